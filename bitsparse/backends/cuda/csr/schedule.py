@@ -27,9 +27,6 @@ _BATCH, _OFTEN = 8, 0.4
 LENT_FROM = 1 << 20
 
 
-#: The number of counters, or the shape of their array.
-_Counters = int | tuple[int, ...]
-
 StreamsParams = jit.struct("csr/streams.cuh", "Streams")
 ScheduleParams = jit.struct("csr/schedule.cu", "ScheduleParams")
 
@@ -139,7 +136,7 @@ class Workspaces:
         Shape of `arrived`.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: DTypeLike, counters: _Counters = 0) -> None:
+    def __init__(self, shape: int | tuple[int, ...], dtype: DTypeLike, counters: int | tuple[int, ...] = 0) -> None:
         self._shape, self._dtype, self._counters = shape, dtype, counters
         self._spaces: dict[int, Workspace] = {}
         #: Streams whose counters are zeroed only by replays of a captured graph so far.
@@ -212,7 +209,7 @@ class Rooms:
         """Bytes on the device."""
         return sum(spaces.nbytes for spaces in self._spaces.values())
 
-    def on_stream(self, name: str, shape: tuple[int, ...], dtype: Any, counters: _Counters = 0) -> Workspace:
+    def on_stream(self, name: str, shape: tuple[int, ...], dtype: Any, counters: int = 0) -> Workspace:
         """The workspace of calls on the current stream, with `counters` counters."""
         stream, key = cupy.cuda.get_current_stream().ptr, (name, shape, np.dtype(dtype), counters)
         with self._lock:

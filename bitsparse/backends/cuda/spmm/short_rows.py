@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.jit import cupy
@@ -109,7 +108,7 @@ class ShortSum:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The sums of the rows of `x`. `x` and `out` are float32 and C-contiguous, and `out` is aligned to 16 bytes."""
-        out = geometry.output("spmm", out, self.shape, np.float32)
+        out = cupy.empty(self.shape, np.float32) if out is None else out
         if self._launch is not None:
             x = interop.aligned(x)
             with self._lock:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.csr.schedule import Rooms
+from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
@@ -70,7 +71,8 @@ class Windows:
         #: One ``WindowUnit`` of ``spmm/windows.cuh`` in each row: a whole window, or a part of one with many entries.
         self.units = _units(first, parts, padded, each, units, part)
         #: Memory for the sums of parts, and the counters of finished parts, by the vectors of a row.
-        self._rooms = Rooms()
+        self._rooms: dict[int, Workspaces] = {}
+        self._lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
@@ -125,8 +127,13 @@ class Windows:
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
         params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
         if self._slots:
-            wide = slices * lanes  # the workspace is held until the kernel is enqueued
-            room = self._rooms.on_stream("parts", (self._slots, ROWS, wide, 4), np.float32, (self._slots, wide))
+            wide = slices * lanes
+            with self._lock:
+                if wide not in self._rooms:
+                    shape, counters = (self._slots, ROWS, wide, 4), (self._slots, wide)
+                    self._rooms[wide] = Workspaces(shape, np.float32, counters)
+                # held until the kernel is enqueued
+                room = self._rooms[wide].on(cupy.cuda.get_current_stream().ptr)
             params.partial, params.arrived = room.partial.data.ptr, room.arrived.data.ptr
         kind = 0 if weights is None else weights.ndim
         defines = {"BS_WEIGHTS": kind}
