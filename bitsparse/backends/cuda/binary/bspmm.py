@@ -139,6 +139,8 @@ class BinarySum:
         self._slot = 0
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
+        if kernel not in METHODS:
+            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(METHODS)}")
         if kernel != METHODS[0] and isinstance(schedule, TileSchedule):
             raise KernelError(f"bspmm: kernel {kernel!r} takes edges, not tiles; give it the CSR pattern")
         if mean and not chained:

@@ -15,6 +15,7 @@ from bitsparse.backends.cuda.chips import H200, BitRates
 from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
+from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
 
 #: The most threads of a block.
@@ -230,6 +231,8 @@ def device_chain(
 ) -> DeviceEpilogue:
     """The chain on the device, including what the operands contribute."""
     params = params or (EpilogueParams(out="bits", binarize=True) if words else EpilogueParams())
+    if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
+        raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
     if not words:
         params = replace(params, out="float", binarize=False)
     return DeviceEpilogue(params, shape, 2.0**31).with_operand(operand or OperandParams())

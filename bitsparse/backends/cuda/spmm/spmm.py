@@ -22,6 +22,7 @@ from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.after import set_after
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
 from bitsparse.backends.reductions import REDUCTIONS
+from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
 
 _SOURCE = "spmm/csr.cu"
@@ -354,6 +355,8 @@ def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out:
     """
     x = interop.contiguous(x)
     acc = np.dtype(acc_dtype)
+    if x.dtype.kind == "f" and acc.kind == "i":
+        raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
     if values is not None:
         kind |= {"weights": "edge" if values.ndim == 1 else "head"}
         kind |= {"value_dtype": value_dtype_of(values.dtype, x.dtype, values.ndim)}
