@@ -50,7 +50,7 @@ def with_words(
 
 def with_scale(x: BitTensor, scale: Any) -> BitTensor:
     """`x` with another scale, on its device, and no offset. The scale is not checked, so that the host need not wait for it."""
-    return x._with(x.words, x.shape, x.axis, x.layout, (scale, None))
+    return with_words(x, x.words, x.shape, x.axis, x.layout, (scale, None))
 
 
 @lru_cache(maxsize=1024)
@@ -153,7 +153,7 @@ def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]
 
 def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray[Any] | None]:
     """The value array of `A` itself, or None, and its row and column factors."""
-    return A._data, A._row_scale, A._col_scale
+    return A._data, *scales_of(A)
 
 
 def store_of(A: SparseArray) -> Store:

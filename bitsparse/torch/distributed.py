@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bitsparse import _check, interop, ops
 from bitsparse._communicator import who
+from bitsparse._records import replace
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import with_words
 from bitsparse.distributed.exchange import Exchange
@@ -212,7 +213,7 @@ class ShardedSum(nn.Module):
         if self.scales == "row":
             rows = drawn_rows(x, self.bits, first, self.seed, stream, factors, own)
             exchange.bring(words)
-            return rows._replace(words=words), rows
+            return replace(rows, words=words), rows
         with self._range(x) as largest:
             codes = drawn_codes(x, self.bits, largest, first, self.seed, stream, out=own)
             exchange.bring(words)

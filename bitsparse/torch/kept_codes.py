@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bitsparse import backends, interop
+from bitsparse._records import replace
 from bitsparse.backends.params import Sides, packed_words
 from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.ops.bits.pack import pack_bits
@@ -161,7 +162,7 @@ class KeptCodes:
         step = array_of(made.step)
 
         def pack(array: Any, first: int, words: Any) -> None:
-            how = coding._replace(first_index=first)
+            how = replace(coding, first_index=first)
             on_steps(array, interop.TORCH, step, step, how, top, sides=made.sides, out=words)
 
         # A GPU maps numbers while it loads them, but on the CPU some maps make copies, which should be small.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -248,8 +249,8 @@ def _product_of(schedule: Schedule, how: Attending, arrays: tuple[Any, ...], **c
 
 def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
     """The product for calls of this kind, which the schedule keeps; one product serves all seeds of dropout."""
-    drawn = None if how.dropout is None else how.dropout._replace(seed=0)
-    how, kept = how._replace(dropout=drawn), schedule.products
+    drawn = None if how.dropout is None else replace(how.dropout, seed=0)
+    how, kept = replace(how, dropout=drawn), schedule.products
     key = (how, *kind.items())
     found: AttentionProduct | None = kept.get(key)
     if found is None:

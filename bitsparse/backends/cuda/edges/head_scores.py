@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.edges.node_rows import (
     FEWER_BLOCKS,
@@ -91,7 +92,7 @@ def _over_nodes(x: Any, sums: Any, sets: int, out: Any = None, wide: bool = Fals
     params = jit.filled(SumNodesParams(), x=x, **fields)
     lanes = lanes_for(x.shape, (x, fields.get("dx")), False)
     if "dx" in fields:
-        lanes = lanes._replace(defines=lanes.defines | _ADDED)
+        lanes = replace(lanes, defines=lanes.defines | _ADDED)
     lanes, partial = summing_nodes(sets, x.shape, lanes, made, params, wide=wide)
     over_nodes(_SOURCE, "sum_nodes", x.shape, lanes, params)
     del partial  # held until here
@@ -108,7 +109,7 @@ def usual_lanes(together: bool) -> list[NodeLanes]:
     found = [lanes_of(*one, True, together) for one in _USUAL]
     half, bfloat16 = (edges.element_type(dtype) for dtype in ("float16", "bfloat16"))
     return found + [
-        one._replace(defines=one.defines | {"BS_TYPE": bfloat16}) for one in found if one.defines["BS_TYPE"] == half
+        replace(one, defines=one.defines | {"BS_TYPE": bfloat16}) for one in found if one.defines["BS_TYPE"] == half
     ]
 
 

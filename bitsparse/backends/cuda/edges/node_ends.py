@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.edges.head_scores import usual_lanes
 from bitsparse.backends.cuda.edges.node_rows import lanes_for, over_nodes, summing_nodes
 
@@ -37,7 +38,7 @@ def node_ends(
     params = jit.filled(NodeEndsParams(), x=x, y=y, above=above, laid=laid, **fields)
     lanes, partial = lanes_for(sizes, (x, y, above), True), None
     if column_sums is None:
-        lanes = lanes._replace(defines=lanes.defines | {"BS_SETS": 1})
+        lanes = replace(lanes, defines=lanes.defines | {"BS_SETS": 1})
     else:
         lanes, partial = summing_nodes(1, sizes, lanes, column_sums, params)
     over_nodes(_SOURCE, "node_ends", sizes, lanes, params)

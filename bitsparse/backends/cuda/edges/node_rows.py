@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.counters import counters
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.rows import WIDEST
@@ -113,7 +114,7 @@ def summing_nodes(
         of_block = sets * lanes.stripes * defines["BS_LANES"] * lanes.elements
         partial = jit.scratch((blocks, of_block), np.float64 if wide else out.dtype, out)
         params.sums.partial, params.sums.arrived = partial.data.ptr, counters(lanes.stripes).data.ptr
-    return lanes._replace(defines=defines), partial
+    return replace(lanes, defines=defines), partial
 
 
 def _blocks_for(nodes: int, lanes: NodeLanes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bitsparse._records import replace
 from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, Sizes
 
 #: The most blocks of a cluster.
@@ -169,11 +170,11 @@ def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
             tiles = max(1, sizes.batches * strips * -(-sizes.n // width))
             most = multiprocessors // tiles if tile.may_split else 1
             for mc in (1, 2) if strips > 1 and tile.right_rows % 16 == 0 else (1,):
-                found.append(tile._replace(mc=mc))
+                found.append(replace(tile, mc=mc))
                 limit = min(most, _CLUSTER // mc, 4 * groups)
                 if limit > 1:
                     parts = 1 << limit.bit_length() - 1
                     found += [
-                        tile._replace(mc=mc, rk=parts // rp, rp=rp) for rp in (1, 2, 4) if rp <= min(parts, passes)
+                        replace(tile, mc=mc, rk=parts // rp, rp=rp) for rp in (1, 2, 4) if rp <= min(parts, passes)
                     ]
     return found
