@@ -187,10 +187,10 @@ class FRDC(SparseArray):
         arrays = {"indptr": starts, "indices": self._indices[first:last], "tiles": tiles, "nnz": count}
         return self._with(shape=(stop - start, self._shape[1]), prepared={}, **arrays)
 
-    def _format_rows(self) -> dict[str, object]:
+    def _rows(self) -> dict[str, object]:
         blocks = self._tiles.size
         share = self._nnz / (blocks * _BLOCK * _BLOCK) if blocks else 0.0
-        return {"values": "bits", "4 x 4 blocks": f"{blocks:,} (filled to {share:.1%})"}
+        return super()._rows() | {"values": "bits", "4 x 4 blocks": f"{blocks:,} (filled to {share:.1%})"}
 
     def _details(self) -> str:
         return f"nnz={self._nnz} blocks={self._tiles.size}"

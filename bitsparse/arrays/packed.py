@@ -35,7 +35,7 @@ class PackedArray(BitArray):
     _scale: NDArray[np.float32] | None
     _offset: NDArray[np.float32] | None
     _kept: Kept
-    __slots__ = ("__weakref__", "_family", *__annotations__)
+    __slots__ = ("__weakref__", "_family", *__annotations__)  # the fields annotated above
 
     @abstractmethod
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> Self:

@@ -59,7 +59,7 @@ class SparseArray(Members, Exchange):
     #: Cache of what was derived from this pattern (index of windows, transpose, schedules, tilings) on its device, shared by all arrays
     #: with this pattern. Anything derived from values is stored together with the value array it came from.
     _prepared: Store
-    __slots__ = ("__weakref__", "_family", *__annotations__)
+    __slots__ = ("__weakref__", "_family", *__annotations__)  # the fields annotated above
 
     scale_names = ("row_scale", "col_scale")
     adopting = "from_arrays"
@@ -203,16 +203,11 @@ class SparseArray(Members, Exchange):
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
     def _rows(self) -> dict[str, object]:
-        return {"non-zeros": f"{self.nnz:,}", "density": f"{self.density:.3g}", **self._format_rows()}
-
-    @abstractmethod
-    def _format_rows(self) -> dict[str, object]:
-        """Rows of the HTML table that describe the format's own parts."""
+        return {"non-zeros": f"{self.nnz:,}", "density": f"{self.density:.3g}"}
 
     def _other_forms(self) -> dict[str, int]:
         values = 0 if self._data is None else self._data.nbytes
-        entries = (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize
-        return {"float32": 4 * self.size, "CSR": entries + values}
+        return super()._other_forms() | {"CSR": (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize + values}
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:

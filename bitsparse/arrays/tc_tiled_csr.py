@@ -260,13 +260,13 @@ class TCTiledCSR(SparseArray):
             return "pattern"
         return str(self._data.dtype) + (f" x {self._data.shape[1]}" if self._data.ndim == 2 else "")
 
-    def _format_rows(self) -> dict[str, object]:
+    def _rows(self) -> dict[str, object]:
         columns = "not built yet"
         if self._kept_arrays():
             share = self.nnz / (self.cols.size * self._window) if self.cols.size else 0.0
             columns = f"{self.cols.size:,} (filled to {share:.1%})"
         windows = f"{self.windows:,} of {self._window} rows"
-        return {"values": self._values_text(), "windows": windows, "condensed columns": columns}
+        return super()._rows() | {"values": self._values_text(), "windows": windows, "condensed columns": columns}
 
     def _details(self) -> str:
         built = " translated" if self._kept_arrays() else ""

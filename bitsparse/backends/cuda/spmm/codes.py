@@ -69,21 +69,28 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     return Tuning(words, lanes, threads=64)  # small blocks free their place sooner than larger ones
 
 
-def constants(tuning: Tuning, bits: int, weights: str = "none", **forms: bool) -> dict[str, int]:
-    """Constants of ``spmm/codes.cu`` for int32 indices.
-
-    `forms` may hold mean, chain, signed, direct, per_head, scaled and several; see :class:`CodeSum`.
-    """
-    floats, (mean, chain, scaled) = weights in _FLOAT_WEIGHTS, (forms.get(name) for name in ("mean", "chain", "scaled"))
+def constants(
+    tuning: Tuning,
+    bits: int,
+    weights: str = "none",
+    *,
+    mean: bool = False,
+    chain: bool = False,
+    signed: bool = False,
+    direct: bool = False,
+    per_head: bool = False,
+    scaled: bool = False,
+    several: bool = False,
+) -> dict[str, int]:
+    """Constants of ``spmm/codes.cu`` for int32 indices; see :class:`CodeSum` for the arguments."""
+    floats, nodes = weights in _FLOAT_WEIGHTS, weights in _NODE_WEIGHTS
     out = _CHAIN if chain else _FLOATS if mean or floats or scaled else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
-    forms |= {
-        "chain": False,
-        "mean": bool(mean and (chain or floats or scaled)),
-        "signed": forms.get("signed", False) and bits == 8 and weights == "none",
-        "nodes": weights in _NODE_WEIGHTS,
-    }
-    return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1, **forms)
+    found |= jit.flags(
+        mean=mean and (chain or floats or scaled), scaled=scaled, signed=signed and bits == 8 and weights == "none"
+    )
+    found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head, several=several)
+    return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
 
 
 def pitch_of(row_words: int, edges: float) -> int:

@@ -11,6 +11,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.csr.vectors import element_type, vector_bytes
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, Windows
+from bitsparse.backends.params import Translation
 from bitsparse.jit import cupy
 
 _SOURCE = "spmm/tiles.cu"
@@ -114,8 +115,19 @@ class Tiles(Windows):
     "3xtf32" keeps twice as many digits of weights. A row is affected by values that are not finite only if one of its neighbours has them.
     """
 
-    def __init__(self, *pattern: Any, warps: int = _WARPS, **windows: Any) -> None:
-        super().__init__(*pattern, **windows)
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        nnz: int,
+        *,
+        height: int = 16,
+        k: int = 8,
+        translation: Translation | None = None,
+        warps: int = _WARPS,
+    ) -> None:
+        super().__init__(indptr, indices, shape, nnz, height=height, k=k, translation=translation)
         self._warps = warps
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._stream = cupy.cuda.get_current_stream

@@ -63,8 +63,8 @@ class Windows:
         shape: tuple[int, int],
         nnz: int,
         *,
-        height: int = 16,
-        k: int = 8,
+        height: int,
+        k: int,
         translation: Translation | None = None,
     ) -> None:
         self.shape, self.nnz = (int(shape[0]), int(shape[1])), int(nnz)
