@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -353,28 +352,6 @@ def out_array(
         state = "not C-contiguous" if aligned else "not aligned to its dtype"
         raise ValueError(
             f"{function}: {name} is {state}, but results are written in place; pass an aligned, C-contiguous array"
-        )
-
-
-def agree(function: str, what: str, found: Any, by: str, wanted: Any, remedy: str = "both must fit") -> None:
-    """Refuse an operand that does not fit another; `what` and `by` name a property of each, as in "x has shape" and "the plan is for"."""
-    if found != wanted:
-        raise ShapeError(f"{function}: {what} {found}, but {by} {wanted}; {remedy}")
-
-
-def chained(function: str, name: str, sizes: Sequence[tuple[int, int]]) -> None:
-    """Refuse layers, given by their inputs and outputs, of which one takes another number of features than the one before gives."""
-    for i, ((_, gives), (takes, _)) in enumerate(pairwise(sizes)):
-        if gives != takes:
-            raise ShapeError(f"{function}: {name} {i} gives {gives} features but {name} {i + 1} takes {takes}")
-
-
-def per_node(function: str, name: str, shape: Sequence[int], nodes: int, ndim: int = 2) -> None:
-    """Refuse an array without one row (or, of one dimension, one value) for each node of a graph."""
-    if len(shape) != ndim or shape[0] != nodes:
-        one = "row" if ndim > 1 else "value"
-        raise ShapeError(
-            f"{function}: {name} has shape {tuple(shape)}, but the graph has {nodes} nodes; pass one {one} for each"
         )
 
 

@@ -14,6 +14,7 @@ from bitsparse import _check
 from bitsparse._files import replacing
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import per_node
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -67,7 +68,7 @@ class GraphData:
         n = self.num_nodes
         if self.x is not None:
             shape: tuple[int, ...] = getattr(self.x, "shape", ())
-            _check.per_node("GraphData", "x", shape, n)
+            per_node("GraphData", "x", shape, n)
             if isinstance(self.x, BitTensor) or not (isinstance(self.x, np.ndarray) or hasattr(self.x, "tocsr")):
                 raise DTypeError(
                     f"GraphData: x must be an array of NumPy or a sparse one, got {type(self.x).__name__}; convert it with numpy.asarray"

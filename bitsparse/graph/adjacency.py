@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,15 @@ def check_square(function: str, shape: tuple[int, ...], name: str = "the graph")
     if len(shape) != 2 or shape[0] != shape[1]:
         remedy = f"pad it, or, if it is an edge list, pass {_FROM_EDGES}" if len(shape) == 2 == shape[0] else "pad it"
         raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; {remedy}")
+
+
+def per_node(function: str, name: str, shape: Sequence[int], nodes: int, ndim: int = 2) -> None:
+    """Refuse an array without one row (or, of one dimension, one value) for each node of a graph."""
+    if len(shape) != ndim or shape[0] != nodes:
+        one = "row" if ndim > 1 else "value"
+        raise ShapeError(
+            f"{function}: {name} has shape {tuple(shape)}, but the graph has {nodes} nodes; pass one {one} for each"
+        )
 
 
 def refuse_edge_list(function: str, graph: Any) -> None:

@@ -14,6 +14,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import assembled, derived_of, family_of
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import per_node
 from bitsparse.graph.packets import Group, Packets
 from bitsparse.interop import offsets_of
 
@@ -181,7 +182,7 @@ def _features(features: Any, nodes: int) -> Any:
         features, _ = interop.as_numpy(features, "batch", "features")
         if features.dtype.hasobject:
             raise DTypeError(f"batch: features have dtype {features.dtype}, but numbers are needed")
-    _check.per_node("batch", "features", features.shape, nodes)
+    per_node("batch", "features", features.shape, nodes)
     if not isinstance(features, BitTensor):
         return features
     for name, affine in (("scale", features.scale), ("offset", features.offset)):

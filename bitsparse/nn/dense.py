@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.checks import agree, floats, vector
 from bitsparse.ops.finish.epilogue import BatchNorm, folded
 
 #: Activations that a product of integers can end in; see Epilogue.
@@ -112,7 +113,7 @@ class Dense:
         scale, _ = folded(batch_norm, "Dense")
         if scale is not None and scale.shape not in ((), (1,), (self.outputs,)):
             what = "one value for each output makes"
-            _check.agree("Dense", "batch_norm has shape", scale.shape, what, (self.outputs,))
+            agree("Dense", "batch_norm has shape", scale.shape, what, (self.outputs,))
 
     def _step(self, step: Any) -> Step:
         if isinstance(step, BatchNorm):
@@ -240,21 +241,3 @@ def glorot(rng: np.random.Generator, rows: int, cols: int) -> _Array:
     """Initial weights (Glorot and Bengio 2010, Eq. 16)."""
     limit = np.sqrt(6.0 / (rows + cols))
     return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
-
-
-def floats(function: str, name: str, value: Any, ndim: int, dtype: Any = np.float32) -> NDArray[Any]:
-    """Convert an array of any library to a dtype (None: its own) on the host; it must have `ndim` dimensions and be finite."""
-    array = interop.as_host(value, function, name)
-    _check.numeric(function, name, array)
-    if array.ndim != ndim:
-        raise ShapeError(f"{function}: {name} has shape {array.shape}, but {ndim} dimension(s) are needed")
-    array = np.ascontiguousarray(array, dtype)
-    _check.finite(function, name, bool(np.isfinite(array).all()))
-    return array
-
-
-def vector(function: str, name: str, value: Any, outputs: int) -> _Array:
-    """Like :func:`floats`, for a vector with one number for each output of a product."""
-    array = floats(function, name, value, 1)
-    _check.agree(function, f"{name} has shape", array.shape, "one value for each output makes", (outputs,))
-    return array

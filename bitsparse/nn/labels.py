@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.graph.adjacency import per_node
 
 
 class Judged(NamedTuple):
@@ -36,7 +37,7 @@ def labels_and_mask(function: str, nodes: int, labels: Any, mask: Any, name: str
     """
     classes, selected = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, name)
     for which, array, kinds in (("labels", classes, "iu"), (name, selected, "b")):
-        _check.per_node(function, which, array.shape, nodes, 1)
+        per_node(function, which, array.shape, nodes, 1)
         _check.numeric(function, which, array, kinds)
     if not selected.any():
         raise ValueError(f"{function}: {name} selects no node; select {purpose}")

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.dense import FUSED, Dense, floats, vector
+from bitsparse.nn.checks import agree, chained, floats, vector
+from bitsparse.nn.dense import FUSED, Dense
 
 GraphKind = Literal["gcn", "sage", "gin", "gat", "gatv2", "agnn"]
 Kind = GraphKind | Literal["dense"]
@@ -108,7 +109,7 @@ class Attention:
         if self.target is not None:
             object.__setattr__(self, "target", floats(function, "target", self.target, 2))
             both = "both are (heads, channels)"
-            _check.agree(function, "source has shape", self.source.shape, "target", self.target.shape, both)
+            agree(function, "source has shape", self.source.shape, "target", self.target.shape, both)
             if self.bias is not None:
                 raise ValueError(
                     f"{function}: bias goes with receive, for a GATv2; the layer's own stands in its Dense"
@@ -116,7 +117,7 @@ class Attention:
         else:
             how = "pass nn.Dense(weight, bias)"
             gives = _check.instance(function, "receive", self.receive, Dense, "a Dense", how).outputs
-            _check.agree(function, "heads times channels of source are", self.source.size, "receive gives", gives)
+            agree(function, "heads times channels of source are", self.source.size, "receive gives", gives)
         if self.bias is not None:
             object.__setattr__(self, "bias", vector(function, "bias", self.bias, self.source.size))
         object.__setattr__(self, "negative_slope", _check.number(function, "negative_slope", self.negative_slope))
@@ -173,19 +174,19 @@ class Layer:
         updates = tuple(self.updates)
         if not updates or not all(isinstance(update, Dense) for update in updates):
             raise DTypeError("Layer: updates must be one or more nn.Dense")
-        _check.chained("Layer", "update", [(update.weight.shape[0], update.outputs) for update in updates])
+        chained("Layer", "update", [(update.weight.shape[0], update.outputs) for update in updates])
         object.__setattr__(self, "updates", updates)
         first = updates[0].weight.shape[0], updates[0].outputs
         if self.own is not None:
             own = floats("Layer", "own", self.own, 2)
-            _check.agree("Layer", "own has shape", own.shape, "the neighbours' weights have", first)
+            agree("Layer", "own has shape", own.shape, "the neighbours' weights have", first)
             object.__setattr__(self, "own", own)
         if self.attention is not None:
             self._check_attention(self.attention, updates[0])
         if self.project is not None:
             _check.instance("Layer", "project", self.project, Dense, "a Dense", "pass nn.Dense(weight)")
             square = (first[0], first[0])
-            _check.agree("Layer", "project has shape", self.project.weight.shape, "neighbours send", square)
+            agree("Layer", "project has shape", self.project.weight.shape, "neighbours send", square)
         for name in ("eps", "beta"):
             object.__setattr__(self, name, _check.number("Layer", name, getattr(self, name)))
         if self.kind is not None:
@@ -195,10 +196,10 @@ class Layer:
         how = "pass nn.Attention(source, target)"
         _check.instance("Layer", "attention", attention, Attention, "an Attention", how)
         inputs, columns = first.weight.shape
-        _check.agree("Layer", "heads times channels are", attention.source.size, "the weights' columns", columns)
+        agree("Layer", "heads times channels are", attention.source.size, "the weights' columns", columns)
         if attention.receive is not None:
             takes = attention.receive.weight.shape[0]
-            _check.agree("Layer", "attention.receive takes", takes, "the weights take", inputs)
+            agree("Layer", "attention.receive takes", takes, "the weights take", inputs)
         if first.average not in (1, attention.heads):
             raise ShapeError(
                 f"Layer: attention has {attention.heads} heads but the weights have average={first.average}; pass 1 or as many as heads"

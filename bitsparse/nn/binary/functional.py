@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bitsparse import _check, interop
+from bitsparse import interop
 from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
@@ -13,6 +13,7 @@ from bitsparse.nn.binary.layers import neighbours_of, prepared
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Workspace, checked_features
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting, parse
+from bitsparse.nn.checks import agree
 from bitsparse.ops.operands.places import working_with
 
 
@@ -100,7 +101,7 @@ def bmm_bspmm_add(
     """
     function = "bmm_bspmm_add"
     (setting,) = parse(function, ADD_VARIANTS, [variant], 1, False)
-    _check.agree(function, "own has shape", own.shape, "near", near.shape)
+    agree(function, "own has shape", own.shape, "near", near.shape)
     return _run(function, graph, x, (own, near), setting, reduce)
 
 

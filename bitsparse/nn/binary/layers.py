@@ -14,7 +14,7 @@ from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled
 from bitsparse.errors import DTypeError
-from bitsparse.graph.adjacency import check_square
+from bitsparse.graph.adjacency import check_square, per_node
 from bitsparse.graph.operand import Graph
 from bitsparse.interop import converted
 from bitsparse.nn.binary.linear import BinaryLinear
@@ -96,7 +96,7 @@ def neighbours_of(function: str, graph: Any, x: Activation, *, loops: bool) -> N
         check_square(function, scaled.shape)
         scaled = scaled.to_device(x.device)
         kept[x.device] = Neighbours(scaled.with_scales(), scaled)
-    _check.per_node(function, "x", (x.rows, x.columns), kept[x.device].plain.shape[0])
+    per_node(function, "x", (x.rows, x.columns), kept[x.device].plain.shape[0])
     return kept[x.device]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.dense import floats, vector
+from bitsparse.nn.checks import floats, vector
 
 _NAME = "BinaryLinear"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import _check
 from bitsparse._archive import opened, reading
 from bitsparse._records import replace
 from bitsparse.errors import DTypeError
@@ -16,7 +15,7 @@ from bitsparse.nn.binary.layers import InputNorm
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.network import BinaryModel, Kind
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
-from bitsparse.nn.dense import floats, vector
+from bitsparse.nn.checks import agree, floats, vector
 from bitsparse.nn.description import restored
 
 
@@ -135,9 +134,7 @@ class BinarySAINT(BinaryModel):
             self.kind = replace(self.kind, binary=("FBB+BBF+FFF",) * 4)
         super().__init__(layers, variants, input_norm=input_norm)
         width = sum(own.shape[1] for own, _ in self.layers)
-        _check.agree(
-            "BinarySAINT", "the outputs of all layers together are", width, "the head takes", self.head_shape[0]
-        )
+        agree("BinarySAINT", "the outputs of all layers together are", width, "the head takes", self.head_shape[0])
 
     @property
     def head_shape(self) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from bitsparse import _check
 from bitsparse._check import shown
 from bitsparse._files import replacing
 from bitsparse.errors import DTypeError
@@ -19,7 +18,7 @@ from bitsparse.nn.binary.layers import InputNorm, Neighbours, Norm, neighbours_o
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Activation, BinaryPlan, Workspace, checked_features
 from bitsparse.nn.binary.variants import Setting
-from bitsparse.nn.dense import vector
+from bitsparse.nn.checks import agree, chained, vector
 from bitsparse.nn.description import described
 from bitsparse.ops.finish.epilogue import folded
 
@@ -93,8 +92,8 @@ class BinaryModel:
             )
         for i, group in enumerate(groups):
             own, near = group[0].shape, group[-1].shape
-            _check.agree(self._name, f"own weights of layer {i} have shape", own, "those of the neighbours", near)
-        _check.chained(self._name, "layer", [group[0].shape for group in groups])
+            agree(self._name, f"own weights of layer {i} have shape", own, "those of the neighbours", near)
+        chained(self._name, "layer", [group[0].shape for group in groups])
         return groups if count == 2 else [linear for (linear,) in groups]
 
     @property

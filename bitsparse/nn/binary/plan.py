@@ -14,6 +14,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, kind_of
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.nn.binary.variants import Setting
+from bitsparse.nn.checks import agree
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall
@@ -57,7 +58,7 @@ def checked_features(function: str, x: Any, inputs: int) -> Activation:
         raise ShapeError(f"{function}: x has shape {tuple(shape)}, but features are (nodes, features); reshape them")
     kind = activation_of(x, function)
     trained_on = "pass the features it was trained on"
-    _check.agree(function, "x has shape", tuple(shape), "the first layer reads", (kind.rows, inputs), trained_on)
+    agree(function, "x has shape", tuple(shape), "the first layer reads", (kind.rows, inputs), trained_on)
     return kind
 
 

@@ -21,6 +21,7 @@ from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.operand import FORMS
 from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Packets, tiles_in
 from bitsparse.graph.samplers import made_ahead
+from bitsparse.nn.checks import agree
 from bitsparse.nn.cluster.host import HostEngine, host_layers
 from bitsparse.nn.cluster.journal import ArraySink, FileSink, run_key
 from bitsparse.nn.cluster.lock import Turn
@@ -161,7 +162,7 @@ class ClusterRunner:
             )
         features = rows_of("ClusterRunner", features)
         wanted = self.packets.nodes, self.model.features
-        _check.agree("ClusterRunner", "features have shape", tuple(features.shape), "graph and model take", wanted)
+        agree("ClusterRunner", "features have shape", tuple(features.shape), "graph and model take", wanted)
         return features
 
     def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:

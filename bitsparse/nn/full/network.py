@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse._files import replacing
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import per_node
+from bitsparse.nn.checks import chained
 from bitsparse.nn.dense import Dense, glorot, on_device
 from bitsparse.nn.description import described
 from bitsparse.nn.features import Features
@@ -76,7 +78,7 @@ class Network:
         stack = tuple(layers)
         if not stack or not all(isinstance(layer, Layer) for layer in stack):
             raise DTypeError(f"{function}: layers must be one or more nn.Layer")
-        _check.chained(function, "layer", [(layer.inputs, layer.outputs) for layer in stack])
+        chained(function, "layer", [(layer.inputs, layer.outputs) for layer in stack])
         for i, layer in enumerate(stack):
             if kind == "mixed" and layer.kind is None:
                 raise ValueError(f"{function}: layer {i} has no kind, but each layer of a mixed network names its own")
@@ -192,7 +194,7 @@ class Network:
             if x.dtype.kind != "f" or x.dtype.itemsize < 4:  # 1 + eps is no integer, and SciPy has no 16-bit floats
                 x = x.astype(np.float32)
             sums = self.sums(adjacency, x.dtype, device)
-            _check.per_node(function, "x", x.shape, sums.nodes)
+            per_node(function, "x", x.shape, sums.nodes)
             if device not in self._on_device:
                 self._on_device[device] = on_device(self.layers, device)
             for layer in self._on_device[device]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse.graph.adjacency import per_node
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.dense import Dense, glorot
 from bitsparse.nn.features import Features
@@ -203,7 +204,7 @@ def _checked(
     function: str, nodes: int, shape: tuple[int, int], labels: Any, mask: Any, dropout: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Check the training data, and return the labels and the numbers of the training nodes."""
-    _check.per_node(function, "features", shape, nodes)
+    per_node(function, "features", shape, nodes)
     labels, selected = labels_and_mask(function, nodes, labels, mask, "train_mask", "at least one per class")
     train = np.flatnonzero(selected)
     if int(labels[train].min()) < 0:

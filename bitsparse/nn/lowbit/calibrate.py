@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check
 from bitsparse.graph.adjacency import refuse_weights, square_sparse
+from bitsparse.nn.checks import agree
 from bitsparse.nn.features import Features, rows_of
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.lowbit.network import LowBitNetwork
@@ -85,7 +86,7 @@ def quantize_network(
     of_rows = features if isinstance(features, Features) else None
     graph, features = graph_and_features(function, graph, features)
     wanted = (graph.shape[0], network.features)
-    _check.agree(function, "features have shape", tuple(features.shape), "graph and network take", wanted)
+    agree(function, "features have shape", tuple(features.shape), "graph and network take", wanted)
     why = network.unusual()
     if why:
         raise ValueError(f"{function}: {why}, which low-bit networks do not have yet; run it in full precision")

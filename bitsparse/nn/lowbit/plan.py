@@ -12,6 +12,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.nn.checks import agree
 from bitsparse.nn.lowbit.host import step_params, steps_in_bytes
 from bitsparse.nn.lowbit.inputs import check_codes, scale_of
 from bitsparse.ops import spmm
@@ -171,7 +172,7 @@ class LowBitPlan:
         function = "LowBitNetwork"
         weights, constant = self._network.placed(self.device, number)
         rows = on_codes.row_operands(self._operand.col_scale if step.scaled else None, constant, scale)
-        _check.agree(function, f"columns before step {number} are", left.shape[1], "its weights take", weights.shape[0])
+        agree(function, f"columns before step {number} are", left.shape[1], "its weights take", weights.shape[0])
         return on_codes.product(function, left, weights, step.chain.epilogue(**form), rows)
 
     def _sparse_update(self, step: Update, codes: TCTiledCSR, form: dict[str, Any]) -> Callable[[Any], Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import TCTiledCSR
 from bitsparse.graph.operand import Graph
+from bitsparse.nn.checks import agree
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network, Product
 from bitsparse.nn.lowbit.calibration import uniform_grid
@@ -89,7 +90,7 @@ class Layers:
         what = "nn.Features, which it quantises itself"
         _check.instance(function, "features", features, Features, what, "pass nn.Features(x)")
         wanted = graph.nodes, model.features
-        _check.agree(function, "features have shape", features.shape, "graph and model take", wanted)
+        agree(function, "features have shape", features.shape, "graph and model take", wanted)
         if bits != FULL and bits not in CODE_BITS:
             raise ValueError(
                 f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {_check.shown(bits)}"
