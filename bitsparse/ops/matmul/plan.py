@@ -67,9 +67,11 @@ class MatmulPlan:
     def _prepare(self) -> None:
         """Prepare what the kernel needs from the contents of `a`."""
         prepared = self._prepared = self._products.prepare(self._a, self._skips)
-        self.kernel, self.share_skipped, product = prepared.kernel, 1.0 - prepared.density, prepared.product
-        #: Estimated nanoseconds of the kernels that were compared, and the backend's product of the words of `a` with others.
-        self.costs, self.product = prepared.costs, product
+        self.kernel, self.share_skipped = prepared.kernel, 1.0 - prepared.density
+        #: Estimated nanoseconds of the kernels that were compared.
+        self.costs = prepared.costs
+        #: The backend's product of the words of `a` with others.
+        self.product = product = prepared.product
         self._quick = product.run_plain if product.is_plain else None
 
     def _renew(self) -> None:

@@ -56,8 +56,8 @@ class QuantizedMatmulPlan:
         Shape of the result.
     device : str
         Device of the weight, on which the activations must be too.
-    x_dtype : dtype
-        Dtype of the activations.
+    dtype, x_dtype : dtype
+        Dtype of the result, float32, and of the activations.
     kernel : str
         ``"wgmma"``, ``"mma"`` or ``"composed"``.
     w : BitTensor
