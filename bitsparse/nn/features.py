@@ -57,11 +57,13 @@ def codes_of_entries(
 
 def rows_of(function: str, features: Any) -> Any:
     """Features as an array in host memory (a memory map stays one) or a SciPy CSR array, both of which give some rows at a time."""
+    from scipy import sparse
+
     if isinstance(features, Features):
         features = features.csr
-    if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
+    elif hasattr(features, "tocsr"):
         features = features.tocsr()
-    elif not isinstance(features, np.ndarray):
+    if not isinstance(features, np.ndarray) and not sparse.issparse(features):
         features = interop.as_host(features, function, "features")
     _check.numeric(function, "features", features)
     return features
