@@ -52,7 +52,7 @@ IGNORED, MANY = -100, 100_000
 #: Epochs in a row that a sample has at least, as training does not wait for the end of each.
 IN_A_ROW = 4
 #: Milliseconds that a sample has at least, and all samples of a case at most.
-FILL_MS, ALL_MS = 2.0, 3000.0
+FILL_MS, ALL_MS = 2.0, 1500.0
 
 
 class Problem(NamedTuple):

@@ -29,7 +29,7 @@ Where this suite differs from the protocol of ``run.py``:
   difference over all weights relative to the size of the gradients, ``params.worst_gradient_difference`` the largest of one weight, and
   ``params.loss_difference`` the largest of the epochs.
 - ``params.replayed`` and ``params.peer_replayed`` say whose epochs are CUDA graphs.
-- Times are taken by events, in turns, of at least four epochs in a row; the median of 15 samples counts (fewer if three seconds do not
+- Times are taken by events, in turns, of at least four epochs in a row; the median of 15 samples counts (fewer if 1.5 seconds do not
   suffice, at least 3).
 - ``params.peak_bytes`` and ``params.peer_bytes`` are the most bytes that a side holds in an uncaptured epoch, in PyTorch's memory and in
   CuPy's pool: matrices, weights, moments and activations, without the features, labels and graph that both sides share.

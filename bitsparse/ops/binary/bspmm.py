@@ -14,7 +14,7 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import METHODS, words_shape
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop import ArrayLike, SparseLike
-from bitsparse.interop.kept import Slot
+from bitsparse.interop.kept import READY, Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bspmm_gpu import TILES, GpuAggregates
 from bitsparse.ops.binary.bspmm_host import HostCall
@@ -27,10 +27,10 @@ from bitsparse.ops.binary.bspmm_operands import (
     signs_or_floats,
 )
 from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr, single_values
+from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_of
 
 #: The remedy in the message about an `out` of bits.
@@ -65,7 +65,7 @@ class BspmmPlan:
         self._wanted, self.variant = wanted, wanted.variant
         self._csr = csr = pattern_of(csr) if wanted.variant[1] == "B" and csr.values is not None else csr
         self.device, self.shape = csr.device, (csr.shape[0], wanted.columns)
-        plain = not (wanted.mean or added or csr.is_scaled)
+        plain = not (wanted.mean or added) and csr.row_scale is None and csr.col_scale is None
         #: Dtype of the result for an addend of float32, if there is one; for a BitTensor, of the integers that it holds.
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if plain and self.variant[:2] == "BB" else np.float32)
         if wanted.epilogue is not None:
@@ -264,7 +264,7 @@ def bspmm(
     function = "bspmm"
     device = device_of_sparse(A)
     with working_with(device, x, add, out):
-        csr = single_values(function, as_csr(function, A, device))
+        csr = single_csr(function, A, device)
         found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         if chosen[0] != found[0]:
@@ -332,7 +332,7 @@ def plan_bspmm(
     function = "plan_bspmm"
     columns = _check.integer(function, "n", n, 0)
     with working_with(device_of_sparse(A)):
-        csr = single_values(function, as_csr(function, A))
+        csr = single_csr(function, A)
         found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         x_dtype = _check.dtype(function, np.float32 if dtype is None else dtype)
@@ -355,11 +355,13 @@ _AGGREGATES: Slot[tuple[tuple[Any, ...], GpuAggregates]] = Slot("aggregates", mo
 
 def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
     """The aggregations of this kind that a container keeps, or new ones."""
-    made = csr.kept_with_factors(
-        _AGGREGATES, lambda: GpuAggregates(csr.shape[0], wanted, csr.ready), replace(wanted, function="")
-    )
-    made.wanted = wanted
-    return made
+    key, arrays = replace(wanted, function=""), (csr.indptr, csr.values, csr.row_scale, csr.col_scale)
+    held = _AGGREGATES.get(csr.prepared, key)
+    if held is None or not same_arrays(held[0], arrays):
+        ready = READY.of(csr.prepared, interop.Ready)
+        held = _AGGREGATES.keep(csr.prepared, (arrays, GpuAggregates(csr.shape[0], wanted, ready)), key)
+    held[1].wanted = wanted
+    return held[1]
 
 
 #: Slot for the epilogue that only binarises; it is kept so that its thresholds are prepared once.

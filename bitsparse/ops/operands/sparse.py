@@ -91,6 +91,11 @@ def sparse_operand(function: str, A: Any, *others: Any) -> Iterator[CSROperand]:
         yield as_csr(function, A, device)
 
 
+def single_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
+    """:func:`as_csr`, but refuses a matrix whose edges have several values each."""
+    return single_values(function, as_csr(function, A, device))
+
+
 def single_values(function: str, operand: CSROperand) -> CSROperand:
     """The operand itself; refuses it if its edges have several values each."""
     if operand.values is not None and operand.values.ndim != 1:

@@ -71,14 +71,18 @@ def joining(
     return kernel.launch(streams.pieces, threads, params)
 
 
+#: What attention over codes does not have: a bias, and what completes gradients.
+_COMPLETES = ("bias", "features", "by_target", "first", "second")
+
+
 def join_behind(join: jit.Launch | None, params: Any) -> None:
     """Join the pieces of long rows that a launch with these parameters wrote; does nothing if `join` is None."""
     if join is not None:
         rows = join.params
         rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
-        rows.share, rows.above, rows.bias = params.share, params.above, params.bias
-        rows.features, rows.by_target = params.features, params.by_target
-        rows.first, rows.second = params.first, params.second
+        rows.share, rows.above = params.share, params.above
+        for name in _COMPLETES:
+            setattr(rows, name, getattr(params, name, None))
         join()
 
 
