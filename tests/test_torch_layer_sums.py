@@ -10,7 +10,7 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import bias, layer_sums, operators, product_sums  # noqa: E402
-from bitsparse.torch.dense import Rows, Second  # noqa: E402
+from bitsparse.torch.dense import Rows, Second, clipped  # noqa: E402
 from bitsparse.torch.layer_sums import Behind  # noqa: E402
 
 NODES, WIDTH = 30, 5
@@ -64,7 +64,8 @@ def test_sums_and_steps_behind_them(given: tuple[str, ...], relu: bool, on_the_c
 
     def call(x: Any, *others: Any) -> Any:
         own, factor, behind = (dict(zip(parts, others, strict=True)).get(name) for name in sizes)
-        return layer_sums._Sums.apply(x, own, factor, behind, relu, itself, pattern, rows, columns)
+        made = layer_sums._Sums.apply(x, own, factor, behind, relu, itself, pattern, rows, columns)
+        return clipped(made) if relu else made
 
     def steps(x: Any, *others: Any) -> Any:
         found = dict(zip(parts, others, strict=True))
@@ -97,7 +98,8 @@ def test_sums_of_a_product_and_the_product_of_the_nodes_own(biased: bool, relu: 
     operands = operands if biased else operands[:3]
 
     def call(x: Any, weight: Any, own: Any, behind: Any = None) -> Any:
-        return product_sums._SumsAndOwn.apply(x, weight, own, behind, relu, g.pattern(), (None, None), Laid)
+        made = product_sums._SumsAndOwn.apply(x, weight, own, behind, relu, g.pattern(), (None, None), Laid)
+        return clipped(made) if relu else made
 
     def steps(x: Any, weight: Any, own: Any, behind: Any = None) -> Any:
         sums = operators.spmm(g.pattern(), None, None, None, x @ weight.t())
@@ -125,7 +127,7 @@ def test_products_with_a_second_pair_and_relu(second: bool, relu: bool, constant
 
     def call(weight: Any, behind: Any, other: Any = None, x: Any = x, y: Any = y) -> Any:
         more = () if other is None else Second(y, other)
-        return bias._Linear.apply(x, weight, behind, None, relu, *more)
+        return bias._linear(x, weight, behind, None, relu, *more)
 
     def steps(weight: Any, behind: Any, other: Any = None) -> Any:
         made = x @ weight.t() + behind

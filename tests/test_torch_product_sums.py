@@ -14,7 +14,7 @@ import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import operators, product_sums  # noqa: E402
 from bitsparse.torch.bias import linear  # noqa: E402
 from bitsparse.torch.code_source import CodeSource  # noqa: E402
-from bitsparse.torch.dense import Rows  # noqa: E402
+from bitsparse.torch.dense import Rows, clipped  # noqa: E402
 from bitsparse.torch.kept import KeptInFewBits, exact_linear, kept_codes  # noqa: E402
 from bitsparse.torch.quantization import Quantization  # noqa: E402
 from bitsparse.torch.registration import is_plain  # noqa: E402
@@ -46,7 +46,8 @@ def operands(dtype: Any) -> list[Any]:
 
 
 def in_rows(products: Any, bias: Any, relu: bool, pattern: Any, factors: Any = (None, None)) -> Any:
-    return product_sums._ProductSums.apply(products, bias, relu, pattern, factors, factors[0])
+    made = product_sums._ProductSums.apply(products, bias, relu, pattern, factors, factors[0])
+    return clipped(made) if relu else made
 
 
 def source() -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class AfterSums(NamedTuple):
     """Steps on sums of float32 before they are stored: ``relu(sum + own_scale * own + bias)``, without those parts that are not given.
@@ -42,4 +44,4 @@ class AfterSums(NamedTuple):
         if self.bias is not None:
             sums += self.bias
         if self.relu:
-            sums[sums <= 0] = 0
+            np.maximum(sums, 0, out=sums)  # an assignment to a mask would wait for a GPU, which cannot be captured

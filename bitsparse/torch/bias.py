@@ -12,6 +12,7 @@ from bitsparse.torch.dense import (
     Second,
     add_product,
     behind_relu,
+    clipped,
     is_alone,
     is_quicker,
     is_quicker_on_gpu,
@@ -36,6 +37,8 @@ class _Biased(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
+    """A product, or the sum of two, through relu if asked for; a gradient by an input leaves relu to :func:`clipped`."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows | None, relu: bool, *second: Any
@@ -43,19 +46,17 @@ class _Linear(torch.autograd.Function):
         made = (
             product(x, weight, bias, relu=relu, second=Second(*second) if second else None)
             if rows is None
-            else (product_in_rows(x, weight, rows))
+            else product_in_rows(x, weight, rows)
         )
-        ctx.save_for_backward(x, weight, *second, *([made] if relu else []))
-        ctx.relu = relu
+        needs = ctx.needs_input_grad
+        ctx.masks = relu and not (needs[0] or any(needs[5:6]))
+        ctx.save_for_backward(x, weight, *second, *([made] if ctx.masks else []))
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         parts, needs = ctx.saved_tensors, ctx.needs_input_grad
-        of_inputs = needs[0] or any(needs[5:6])
-        y = parts[-1] if ctx.relu else None
-        if y is not None and of_inputs:
-            gradient, y = behind_relu(gradient, y), None
+        y = parts[-1] if ctx.masks else None
         x, weight = parts[:2]
         by_bias = None
         by_x = product(gradient, weight.t()) if needs[0] else None
@@ -87,6 +88,11 @@ class _Added(torch.autograd.Function):
         return gradient, by_x, product_over_rows(gradient, x) if needs[2] else None
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows | None, relu: bool, *second: Tensor) -> Tensor:
+    made: Tensor = _Linear.apply(x, weight, bias, rows, relu, *second)
+    return clipped(made) if relu and any(part.requires_grad for part in (x, *second[:1])) else made
+
+
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, rows: Rows | None = None, relu: bool = False
 ) -> Tensor:
@@ -99,13 +105,13 @@ def linear(
     if rows is None and not on_gpu and not is_quicker(x, weight, bias) and not is_quicker_on_gpu(x, weight):
         made = torch.nn.functional.linear(x, weight, bias)
         return made.relu() if relu else made
-    return _Linear.apply(x, weight, bias, rows, relu)
+    return _linear(x, weight, bias, rows, relu)
 
 
 def linear_of_two(x: Tensor, weight: Tensor, second: Second, bias: Tensor | None, relu: bool) -> Tensor:
     """:func:`linear` plus the product of a second pair of factors."""
     if x.is_cuda and is_alone(x) and is_alone(second.x) and _are_alike(x, weight, bias, *second):
-        return _Linear.apply(x, weight, bias, None, relu, *second)
+        return _linear(x, weight, bias, None, relu, *second)
     made = added(linear(x, weight, bias), *second)
     return made.relu() if relu else made
 

@@ -191,6 +191,27 @@ def add_product(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
+class _Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return behind_relu(gradient, *ctx.saved_tensors)
+
+
+def clipped(y: Tensor) -> Tensor:
+    """Make the gradient of relu follow for what relu was applied to within another function, whose own gradient does not know of it.
+
+    As a function of its own, it lets go of the result and of its gradient before the other function takes memory for its gradient.
+    """
+    made: Tensor = _Clipped.apply(y)
+    return made
+
+
 def behind_relu(gradient: Tensor, y: Tensor) -> Tensor:
     """The gradient by what relu was applied to, of its result `y` and the gradient by that."""
     made: Tensor = torch.ops.aten.threshold_backward(gradient, y, 0)

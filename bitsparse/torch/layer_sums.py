@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bitsparse.backends.after_sums import AfterSums
 from bitsparse.ops.spmm.spmm import spmm_and_after
-from bitsparse.torch.dense import behind_relu, is_alone
+from bitsparse.torch.dense import clipped, is_alone
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.operators import column_sums, on_cupy, permitted, spmm
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
@@ -66,7 +66,7 @@ _summed_on_gpu = on_gpu(_summed)
 
 
 class _Sums(torch.autograd.Function):
-    """Sums with steps behind them; with `itself`, the own features are the features that are summed."""
+    """Sums with steps behind them, of which relu's gradient is left to :func:`clipped`; with `itself`, the sources are the own features."""
 
     @staticmethod
     def forward(
@@ -82,15 +82,13 @@ class _Sums(torch.autograd.Function):
         own = x if itself else own
         out: Tensor = _summed_on_gpu(*how, x, Behind(own, factor, bias, relu))
         ctx.itself, ctx.how = itself, how
-        ctx.save_for_backward(own if ctx.needs_input_grad[2] else None, factor, out if relu else None)
+        ctx.save_for_backward(own if ctx.needs_input_grad[2] else None, factor)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (own, factor, y), needs = ctx.saved_tensors, ctx.needs_input_grad
+        (own, factor), needs = ctx.saved_tensors, ctx.needs_input_grad
         pattern, rows, columns = ctx.how
-        if y is not None:
-            gradient = behind_relu(gradient, y)
         by_x = by_own = None
         if needs[1]:
             by_own = gradient if factor is None else factor * gradient
@@ -118,7 +116,7 @@ def sums_and_more(graph: Graph, x: Tensor, reduce: str, behind: Behind) -> Tenso
     own = None if itself else own if own is None or own.stride(1) == 1 else own.contiguous()
     how = graph.pattern(), *graph.factors(reduce == "mean", x.dtype)
     made: Tensor = _Sums.apply(x, own, factor, bias, relu, itself, *how)
-    return made
+    return clipped(made) if relu else made
 
 
 def can_sum(graph: Graph, x: Tensor, reduce: str, *parts: Tensor) -> bool:

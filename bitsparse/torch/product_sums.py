@@ -12,7 +12,7 @@ from bitsparse.torch.coded import Factors
 from bitsparse.torch.dense import (
     Rows,
     Second,
-    behind_relu,
+    clipped,
     product,
     product_and_sums,
     product_in_rows,
@@ -43,13 +43,11 @@ class _ProductSums(torch.autograd.Function):
     def forward(ctx: Any, products: Tensor, bias: Tensor | None, relu: bool, *how: Any) -> Tensor:
         ctx.pattern, ctx.factors, laid = how
         made: Tensor = _compute_on_gpu(products, ctx.pattern, laid, Behind(bias=bias, relu=relu))
-        ctx.save_for_backward(made if relu else None)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (y,), (rows, columns) = ctx.saved_tensors, ctx.factors
-        gradient = gradient if y is None else behind_relu(gradient, y)
+        rows, columns = ctx.factors
         needs_product, needs_bias = ctx.needs_input_grad[:2]
         by_bias = column_sums(gradient) if needs_bias else None
         by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient) if needs_product else None
@@ -69,7 +67,7 @@ class ProductSums:
     def __call__(self, products: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
         """The sums, plus a bias if given, and through relu if asked for."""
         made: Tensor = _ProductSums.apply(products, bias, relu, *self._how)
-        return made
+        return clipped(made) if relu else made
 
 
 def product_sums(
@@ -123,13 +121,12 @@ class _SumsAndOwn(torch.autograd.Function):
         products = product_in_rows(x, both, Rows(start + -(-columns // 4) * 4))
         behind = Behind(products[:, start:], None, bias, relu)
         made: Tensor = _compute_on_gpu(products[:, :columns], ctx.pattern, laid, behind)
-        ctx.save_for_backward(x, weight, own_weight, made if relu else None)
+        ctx.save_for_backward(x, weight, own_weight)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight, own_weight, y), needs = ctx.saved_tensors, ctx.needs_input_grad
-        gradient = gradient if y is None else behind_relu(gradient, y)
+        (x, weight, own_weight), needs = ctx.saved_tensors, ctx.needs_input_grad
         rows, columns = ctx.factors
         by_x = by_weight = by_own = by_bias = None
         if needs[2] and needs[3]:
@@ -158,4 +155,4 @@ def product_sums_and_own(
     if found is None or (found[2].scaled and found[1][1] is not None) or graph.num_targets != x.shape[0]:
         return None
     made: Tensor = _SumsAndOwn.apply(x, weight, own_weight, bias, relu, *found)
-    return made
+    return clipped(made) if relu else made

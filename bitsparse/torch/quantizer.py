@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
@@ -85,7 +86,9 @@ class Floats:
         together = sums_and_more(graph, x, "sum", Behind(own, factor, behind, relu))
         if together is not None:
             return together
-        return _behind(spmm(graph, x) + factor * own, behind, relu)
+        made = self.spmm(graph, x, "sum", behind)
+        alike = made.dtype == own.dtype == factor.dtype
+        return _behind(torch.addcmul(made, own, factor) if alike else made + factor * own, None, relu)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
