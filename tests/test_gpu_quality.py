@@ -59,8 +59,7 @@ def test_the_report_is_that_of_the_cpu(task):
     for bits, error in here.errors.items():
         assert there.errors[bits] == pytest.approx(error, rel=1e-5)
     for one, other in zip(here.cells, there.cells, strict=True):
-        for name in ("strategy", "width", "bits"):
-            assert getattr(other, name) == getattr(one, name)
+        assert other[:3] == one[:3]
         assert other.accuracy == pytest.approx(one.accuracy, abs=1.6)  # two nodes of 128
         assert other.gathered == one.gathered
 

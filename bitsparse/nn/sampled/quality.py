@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bitsparse import _check, interop
+from bitsparse._records import as_dict
 from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
@@ -29,8 +30,7 @@ LOSS, MORE_LOSS = 1.0, 0.3
 _STEPS = 20
 
 
-@dataclass(frozen=True)
-class QualityCell:
+class QualityCell(NamedTuple):
     """One setting of a network and its measured results.
 
     Attributes
@@ -149,8 +149,15 @@ class Quality:
 
     def record(self) -> dict[str, Any]:
         """All results in a form that JSON can hold."""
-        errors = {str(bits): round(error, 6) for bits, error in self.errors.items()}
-        return _rounded(asdict(self)) | {"errors": errors, "least_width": self.least_width()}
+        return {
+            "model": self.model,
+            "device": self.device,
+            "cells": [_rounded(as_dict(one)) for one in self.cells],
+            "rates": [_rounded(asdict(one)) for one in self.rates],
+            "errors": {str(bits): round(error, 6) for bits, error in self.errors.items()},
+            "chosen_bits": self.chosen_bits,
+            "least_width": self.least_width(),
+        }
 
 
 def sampling_quality(
