@@ -137,6 +137,35 @@ def test_layers_with_steps_inside_kernels(
         assert float((one.double() - other).abs().max()) <= 1e-5 * float(other.abs().max())
 
 
+@pytest.mark.parametrize("kind", ["sage, narrower", "sage, wider", "gin, as wide", "gcn, narrower"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_gradients_and_features_that_do_not_lie_row_by_row(
+    taken: list[str], kind: str, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a sum is one number that is expanded; features may be the transpose of what lies in memory."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch import product_sums
+
+    monkeypatch.setattr(product_sums, "_FEWEST", 0)
+    random, nodes = torch.Generator().manual_seed(0), 700
+    edges = torch.randint(nodes, (2, 6000), generator=random).unique(dim=1)
+    x = torch.randn(100, nodes, generator=random).t() if turned else torch.randn(nodes, 100, generator=random)
+    torch.manual_seed(1)
+    layer, found = layers()[kind][0](), []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        there = layers()[kind][0]().to(device, dtype)
+        there.load_state_dict(layer.state_dict())
+        at = x.to(device, dtype).requires_grad_()
+        assert at.is_contiguous() is not turned
+        y = there(at, bst.Graph(edges.to(device), nodes))
+        y.sum().backward()
+        found.append([y.detach().cpu(), at.grad.cpu(), *(part.grad.cpu() for part in there.parameters())])
+    for exact, other in zip(*found, strict=True):
+        assert float((other.double() - exact).abs().max()) <= 1e-5 * float(exact.abs().max())
+
+
 @pytest.mark.parametrize("count", [900, 0])
 def test_a_factor_of_own_features_is_read_when_a_captured_step_runs(count: int) -> None:
     """Steps behind sums wait for nothing, also those of a graph without edges, which no kernel of sums takes."""

@@ -157,7 +157,8 @@ def product(
         made = quick(x, weight, bias, "none", [], "")
         return made.relu_() if relu else made
     others = [part for part in (bias, *(second or ())) if part is not None]
-    floats = _is_quick(x, weight, *others)
+    lies = second is None or second.x.stride(1) == 1  # not so with an expanded gradient
+    floats = _is_quick(x, weight, *others) if lies else None
     if floats is None:
         made = torch.nn.functional.linear(x, weight, bias)
         if second is not None:
