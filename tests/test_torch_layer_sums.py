@@ -197,6 +197,12 @@ def test_activations_of_layers(kind: str, activation: Any) -> None:
         layer.reset_parameters()
 
 
+@pytest.mark.parametrize("make", [bst.GCNConv, bst.SAGEConv])
+def test_activations_that_cannot_be_called_are_refused(make: Any) -> None:
+    with pytest.raises(TypeError, match=f"{make.__name__}: activation is 'relu', .* torch.relu"):
+        make(9, 4, activation="relu")
+
+
 def test_activations_that_are_watched_are_called() -> None:
     seen = []
     act = torch.nn.ReLU()

@@ -24,6 +24,15 @@ def glorot(weight: Tensor) -> None:
     nn.init.uniform_(weight, -limit, limit)
 
 
+def checked_activation(layer: str, activation: Any) -> Activation | None:
+    """The activation itself; a TypeError if it cannot be called."""
+    if activation is None or callable(activation):
+        return activation
+    raise TypeError(
+        f"{layer}: activation is {activation!r}, which cannot be called; pass a function, such as torch.relu"
+    )
+
+
 def is_relu(activation: Any) -> bool:
     """Whether an activation is relu, as a function or as a module without hooks."""
     if isinstance(activation, nn.Module):
@@ -51,8 +60,8 @@ class GCNConv(nn.Module):
     normalize : bool
     bias : bool
     activation : callable, optional
-        Applied to the result. On a GPU, relu (`torch.relu`, `torch.nn.functional.relu` or `torch.nn.ReLU()`) becomes part of the sums or of
-        the product, which saves passes over the nodes.
+        A function or module that is applied to the result. On a GPU, relu (`torch.relu`, `torch.nn.functional.relu` or
+        `torch.nn.ReLU()`) becomes part of the sums or of the product, which saves passes over the nodes.
 
     Notes
     -----
@@ -80,7 +89,7 @@ class GCNConv(nn.Module):
         activation: Activation | None = None,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation = checked_activation("GCNConv", activation)
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
         if self.add_self_loops and not normalize:
             raise ValueError("GCNConv: add_self_loops=True needs normalize=True; put the loops into the graph")
@@ -157,7 +166,7 @@ class SAGEConv(nn.Module):
         activation: Activation | None = None,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation = checked_activation("SAGEConv", activation)
         if aggr not in ("mean", "sum", "add", "max", "min"):
             raise ValueError(f"SAGEConv: aggr must be 'mean', 'sum', 'add', 'max' or 'min', got {aggr!r}")
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
