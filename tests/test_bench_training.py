@@ -175,7 +175,7 @@ def test_both_sides_train_alike(kind: str, symmetric: bool, columns: int, monkey
     monkeypatch.setitem(training.TOLERANCE, "fp32", (1e-5, 1e-5))
     made = small(symmetric, columns)
     ours = training.ours_of(kind, made, made.x, "fp32")
-    peer = training.peer_of(kind, made, made.x, "fp32", ours.network.state_dict())
+    peer = training.peer_of(kind, made, made.x, "fp32", dict(training.named(ours)))
     facts = training.compare(kind, "fp32", ours, peer)
     assert facts["losses"][-1] < facts["losses"][0]
     assert facts["worst_gradient_difference"] < 1e-4
@@ -187,7 +187,7 @@ def test_sides_that_differ_are_found() -> None:
 
     made = small()
     ours = training.ours_of("sage", made, made.x, "fp32")
-    peer = training.peer_of("sage", made, made.x, "fp32", ours.network.state_dict())
+    peer = training.peer_of("sage", made, made.x, "fp32", dict(training.named(ours)))
     peer.operand = type(peer.operand)(2 * peer.operand.matrix, 2 * peer.operand.turned)
     with pytest.raises(AssertionError, match="gradients differ"):
         training.compare("sage", "fp32", ours, peer)
@@ -214,7 +214,7 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
 
     made = small()
     matrix = SimpleNamespace(facts=lambda: {"graph": "small", "entries": 0}, reuse=2.0)
-    samples = iter([[0.5, 4.0, 4.0], [2.0, 9.0, 3.0]])
+    samples = iter([[0.5, 4.0, 4.0], [2.0, 36.0, 12.0]])
 
     def replay(launches: list[Any], repetitions: int) -> list[float]:
         for launch in launches:
@@ -230,7 +230,7 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
     how: Any = {"own": True, "last": "quantized"} if kind.startswith("bi") else {}
     prepared = training.epoch("case", kind, "small", "int8" if how else "fp32", captured=False, **how)
     assert prepared.measure is not None
-    assert prepared.measure(Protocol()) == (0.5, 9.0)  # samples of four calls, then of one call
+    assert prepared.measure(Protocol()) == (0.5, 9.0)  # samples of four calls
     facts = prepared.params
     assert (facts["entries"], facts["features"], facts["classes"]) == (made.indices.numel(), 40, 5)
     assert facts["without_edges_ms"] == 3.0
