@@ -157,7 +157,7 @@ def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
 
 def linear_and_own(x: Tensor, layer: Any, own: Tensor, own_layer: Any, relu: bool) -> Tensor:
     """``layer(x) + own_layer(own)`` of two linear layers, of which only the first has a bias, and through relu if asked for."""
-    if _are_floats(layer, own_layer):
+    if _make_one(layer, own_layer):
         return bias.linear_of_two(x, layer.weight, Second(own, own_layer.weight), layer.bias, relu)
     made = bias.through(x, layer)
     made = added(made, own, own_layer) if is_bypassable(layer) else made + bias.through(own, own_layer)
@@ -168,7 +168,7 @@ def sums_and_own(
     quantizer: Floats, graph: Graph, x: Tensor, layer: Any, own: Tensor, own_layer: Any, reduce: str, relu: bool
 ) -> Tensor:
     """:func:`linear_and_own` of sums over neighbours, for a bypassable layer whose product comes before the sums."""
-    if own is x and quantizer is FLOATS and _are_floats(layer, own_layer):
+    if own is x and quantizer is FLOATS and _make_one(layer, own_layer):
         made = product_sums_and_own(graph, x, layer.weight, own_layer.weight, reduce, layer.bias, relu)
         if made is not None:
             return made
@@ -176,9 +176,10 @@ def sums_and_own(
     return made.relu() if relu else made
 
 
-def _are_floats(*layers: Any) -> bool:
-    """Whether linear layers are bypassable and compute in floats."""
-    return all(is_bypassable(layer) and quantizer_of(layer) is FLOATS for layer in layers)
+def _make_one(layer: Any, own_layer: Any) -> bool:
+    """Whether one product may compute both linear layers: they are bypassable, compute in floats, and only the first has a bias."""
+    plain = all(is_bypassable(one) and quantizer_of(one) is FLOATS for one in (layer, own_layer))
+    return plain and own_layer.bias is None
 
 
 def is_bypassable(module: nn.Module) -> bool:
