@@ -9,30 +9,42 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import bitsparse.torch as bst  # noqa: E402
+from bitsparse.backends.after_sums import AfterSums  # noqa: E402
 from bitsparse.torch import bias, layer_sums, operators, product_sums  # noqa: E402
 from bitsparse.torch.dense import Rows, Second, clipped  # noqa: E402
-from bitsparse.torch.layer_sums import Behind  # noqa: E402
 
 NODES, WIDTH = 30, 5
 
 
-def follow(made: Any, behind: Behind) -> Any:
-    """The steps behind sums, one after the other."""
-    if behind.own is not None:
-        made = made + (behind.own if behind.factor is None else behind.factor * behind.own)
-    made = made if behind.bias is None else made + behind.bias
-    return made.relu() if behind.relu else made
+def follow(made: Any, after: AfterSums) -> Any:
+    """The steps after sums, one after the other."""
+    if after.own is not None:
+        made = made + (after.own if after.own_scale is None else after.own_scale * after.own)
+    made = made if after.bias is None else made + after.bias
+    return made.relu() if after.relu else made
+
+
+def check(call: Any, steps: Any, operands: Any, differentiated: Any = None) -> None:
+    """Both functions of the operands agree, as do their gradients, by default by the operands; those of `call` are right."""
+    found = []
+    for function in (call, steps):
+        made = function(*operands)
+        found.append([made, *torch.autograd.grad(made.square().sum(), differentiated or operands)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.autograd.gradcheck(call, operands)
+    assert torch.autograd.gradgradcheck(call, operands)
 
 
 @pytest.fixture
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute sums by the usual function, and what follows step by step."""
 
-    def summed(pattern: Any, rows: Any, columns: Any, x: Any, behind: Behind) -> Any:
-        return follow(operators.spmm(pattern, None, rows, columns, x.contiguous()), behind)
+    def summed(pattern: Any, rows: Any, columns: Any, x: Any, after: AfterSums) -> Any:
+        return follow(operators.spmm(pattern, None, rows, columns, x.contiguous()), after)
 
-    def of_products(products: Any, pattern: Any, laid: Any, behind: Behind) -> Any:
-        return follow(operators.spmm(pattern, None, None, None, products.contiguous()), behind)
+    def of_products(products: Any, pattern: Any, laid: Any, after: AfterSums) -> Any:
+        return follow(operators.spmm(pattern, None, None, None, products.contiguous()), after)
 
     monkeypatch.setattr(layer_sums, "_summed_on_gpu", summed)
     monkeypatch.setattr(product_sums, "_compute_on_gpu", of_products)
@@ -71,17 +83,10 @@ def test_sums_and_steps_behind_them(given: tuple[str, ...], relu: bool, on_the_c
         found = dict(zip(parts, others, strict=True))
         own = x if itself else found.get("own")
         made = rows[:, None] * operators.spmm(pattern, None, None, None, columns[:, None] * x)
-        return follow(made, Behind(own, found.get("factor"), found.get("bias"), relu))
+        return follow(made, AfterSums(found.get("bias"), own, found.get("factor"), relu))
 
     operands = (random(g.num_sources, WIDTH), *parts.values())
-    found = []
-    for function in (call, steps):
-        made = function(*operands)
-        found.append([made, *torch.autograd.grad(made.square().sum(), operands)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
-    assert torch.autograd.gradcheck(call, operands)
-    assert torch.autograd.gradgradcheck(call, operands)
+    check(call, steps, operands)
 
 
 class Laid:
@@ -103,16 +108,9 @@ def test_sums_of_a_product_and_the_product_of_the_nodes_own(biased: bool, relu: 
 
     def steps(x: Any, weight: Any, own: Any, behind: Any = None) -> Any:
         sums = operators.spmm(g.pattern(), None, None, None, x @ weight.t())
-        return follow(sums, Behind(x @ own.t(), None, behind, relu))
+        return follow(sums, AfterSums(behind, x @ own.t(), None, relu))
 
-    found = []
-    for function in (call, steps):
-        made = function(*operands)
-        found.append([made, *torch.autograd.grad(made.square().sum(), operands)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
-    assert torch.autograd.gradcheck(call, operands)
-    assert torch.autograd.gradgradcheck(call, operands)
+    check(call, steps, operands)
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -135,14 +133,7 @@ def test_products_with_a_second_pair_and_relu(second: bool, relu: bool, constant
         return made.relu() if relu else made
 
     operands = weights if constant else [*weights, *([x, y] if second else [x])]
-    found = []
-    for function in (call, steps):
-        made = function(*weights)
-        found.append([made, *torch.autograd.grad(made.square().sum(), operands)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
-    assert torch.autograd.gradcheck(call, weights)
-    assert torch.autograd.gradgradcheck(call, weights)
+    check(call, steps, weights, operands)
 
 
 def test_scales_of_rows_are_part_of_the_product() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,49 +16,28 @@ from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import is_plain, on_gpu
 
 
-class Behind(NamedTuple):
-    """Steps behind sums: ``relu(sums + factor * own + bias)``, without the parts that are not given.
+def call_with(run: Any, x: Tensor, out: Tensor, after: AfterSums) -> None:
+    """Call ``run(x, out, after)`` with CuPy arrays in place of tensors, also within the steps `after` the sums."""
+    given = {name: getattr(after, name) for name in ("bias", "own", "own_scale")}
+    if after.bias is not None:
+        given["bias"] = after.bias.contiguous()
+    names = [name for name, part in given.items() if part is not None]
 
-    Attributes
-    ----------
-    own : Tensor (targets, D), optional
-    factor : Tensor (1,), optional
-        By default 1.
-    bias : Tensor (D,), optional
-    relu : bool
-    """
+    def with_arrays(features: Any, into: Any, *arrays: Any) -> None:
+        run(features, into, AfterSums(relu=after.relu, **dict(zip(names, arrays, strict=True))))
 
-    own: Tensor | None = None
-    factor: Tensor | None = None
-    bias: Tensor | None = None
-    relu: bool = False
-
-    @property
-    def parts(self) -> list[Tensor]:
-        """The tensors that are given."""
-        return [part for part in (self.own, self.factor, self.bias) if part is not None]
-
-    def call(self, run: Any, x: Tensor, out: Tensor) -> None:
-        """Call ``run(x, out, steps)`` with CuPy arrays."""
-        own, factor, bias, relu = self
-        bias = None if bias is None else bias.contiguous()
-        names = [name for name, part in (("own", own), ("own_scale", factor), ("bias", bias)) if part is not None]
-
-        def with_steps(features: Any, into: Any, *arrays: Any) -> None:
-            run(features, into, AfterSums(relu=relu, **dict(zip(names, arrays, strict=True))))
-
-        on_cupy(with_steps, x, out, own, factor, bias)
+    on_cupy(with_arrays, x, out, *(given[name] for name in names))
 
 
-def _summed(pattern: Pattern, rows: Tensor | None, columns: Tensor | None, x: Tensor, behind: Behind) -> Tensor:
+def _summed(pattern: Pattern, rows: Tensor | None, columns: Tensor | None, x: Tensor, after: AfterSums) -> Tensor:
     array, x = array_over(pattern, rows, columns), x.contiguous()
     out = x.new_empty((pattern.rows, x.shape[1]))
     precision, kernel = permitted(x.dtype), sums_kernel(pattern, x)
 
-    def run(features: Any, into: Any, after: AfterSums) -> None:
-        spmm_and_after(array, features, after, reduce="sum", precision=precision, kernel=kernel, out=into)
+    def run(features: Any, into: Any, steps: AfterSums) -> None:
+        spmm_and_after(array, features, steps, reduce="sum", precision=precision, kernel=kernel, out=into)
 
-    behind.call(run, x, out)
+    call_with(run, x, out, after)
     return out
 
 
@@ -80,7 +59,7 @@ class _Sums(torch.autograd.Function):
         *how: Any,
     ) -> Tensor:
         own = x if itself else own
-        out: Tensor = _summed_on_gpu(*how, x, Behind(own, factor, bias, relu))
+        out: Tensor = _summed_on_gpu(*how, x, AfterSums(bias, own, factor, relu))
         ctx.itself, ctx.how = itself, how
         ctx.save_for_backward(own if ctx.needs_input_grad[2] else None, factor)
         return out
@@ -93,7 +72,9 @@ class _Sums(torch.autograd.Function):
         if needs[1]:
             by_own = gradient if factor is None else factor * gradient
         if needs[0] and ctx.itself and not torch.is_grad_enabled():
-            by_x = _summed_on_gpu(pattern.turned, columns, rows, gradient, Behind(gradient.contiguous(), factor))
+            by_x = _summed_on_gpu(
+                pattern.turned, columns, rows, gradient, AfterSums(own=gradient.contiguous(), own_scale=factor)
+            )
         elif needs[0]:
             by_x = spmm(pattern.turned, None, columns, rows, gradient)
             if ctx.itself:
@@ -102,11 +83,12 @@ class _Sums(torch.autograd.Function):
         return by_x, by_own, by_factor, column_sums(gradient) if needs[3] else None, *(None,) * 5
 
 
-def sums_and_more(graph: Graph, x: Tensor, reduce: str, behind: Behind) -> Tensor | None:
-    """:func:`bitsparse.torch.spmm` and the steps behind it in one launch, with the bits of separate steps; None if no kernel can."""
-    if not (behind.parts or behind.relu) or not can_sum(graph, x, reduce, *behind.parts):
+def sums_and_more(graph: Graph, x: Tensor, reduce: str, after: AfterSums) -> Tensor | None:
+    """:func:`bitsparse.torch.spmm` and the steps `after` it in one launch, with the bits of separate steps; None if no kernel can."""
+    bias, own, factor, relu = after
+    parts = [part for part in (own, factor, bias) if part is not None]
+    if not (parts or relu) or not can_sum(graph, x, reduce, *parts):
         return None
-    own, factor, bias, relu = behind
     shape = (graph.num_targets, x.shape[1])
     if x.shape[0] != graph.num_sources or not (bias is None or bias.shape == shape[1:]):
         return None

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.ops.spmm.laid import LaidSums, laid_sums
 from bitsparse.torch.coded import Factors
 from bitsparse.torch.dense import (
@@ -19,7 +20,7 @@ from bitsparse.torch.dense import (
     product_over_rows,
 )
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.layer_sums import Behind, can_sum
+from bitsparse.torch.layer_sums import call_with, can_sum
 from bitsparse.torch.operators import column_sums, on_cupy, permitted, spmm
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import on_gpu
@@ -28,10 +29,10 @@ from bitsparse.torch.registration import on_gpu
 _FEWEST = 1 << 22
 
 
-def _compute(products: Tensor, pattern: Pattern, laid: LaidSums, behind: Behind) -> Tensor:
+def _compute(products: Tensor, pattern: Pattern, laid: LaidSums, after: AfterSums) -> Tensor:
     rows = products.as_strided((products.shape[0], laid.columns), (products.stride(0), 1))
     out = products.new_empty((pattern.rows, products.shape[1]))
-    behind.call(laid, rows, out)
+    call_with(laid, rows, out, after)
     return out
 
 
@@ -42,7 +43,7 @@ class _ProductSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, products: Tensor, bias: Tensor | None, relu: bool, *how: Any) -> Tensor:
         ctx.pattern, ctx.factors, laid = how
-        made: Tensor = _compute_on_gpu(products, ctx.pattern, laid, Behind(bias=bias, relu=relu))
+        made: Tensor = _compute_on_gpu(products, ctx.pattern, laid, AfterSums(bias, relu=relu))
         return made
 
     @staticmethod
@@ -119,8 +120,8 @@ class _SumsAndOwn(torch.autograd.Function):
         both = x.new_zeros((start + columns, x.shape[1]))
         both[:columns], both[start:] = weight, own_weight
         products = product_in_rows(x, both, Rows(start + -(-columns // 4) * 4))
-        behind = Behind(products[:, start:], None, bias, relu)
-        made: Tensor = _compute_on_gpu(products[:, :columns], ctx.pattern, laid, behind)
+        after = AfterSums(bias, products[:, start:], relu=relu)
+        made: Tensor = _compute_on_gpu(products[:, :columns], ctx.pattern, laid, after)
         ctx.save_for_backward(x, weight, own_weight)
         return made
 

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
 from bitsparse.torch.biased_attention import scored_attention_with_bias
 from bitsparse.torch.dense import Rows, Second
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.layer_sums import Behind, sums_and_more
+from bitsparse.torch.layer_sums import sums_and_more
 from bitsparse.torch.product_sums import product_sums, product_sums_and_own
 from bitsparse.torch.sums import spmm
 
@@ -58,7 +59,7 @@ class Floats:
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None, relu: bool = False) -> Tensor:
         """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one, and through relu if asked for."""
-        together = sums_and_more(graph, x, reduce, Behind(bias=behind, relu=relu))
+        together = sums_and_more(graph, x, reduce, AfterSums(behind, relu=relu))
         return _behind(spmm(graph, x, reduce=reduce), behind, relu) if together is None else together
 
     def spmm_of_product(
@@ -83,7 +84,7 @@ class Floats:
         relu: bool = False,
     ) -> Tensor:
         """Sums over neighbours plus `factor` times the targets' own features, plus a bias, and through relu if asked for."""
-        together = sums_and_more(graph, x, "sum", Behind(own, factor, behind, relu))
+        together = sums_and_more(graph, x, "sum", AfterSums(behind, own, factor, relu))
         if together is not None:
             return together
         made = self.spmm(graph, x, "sum", behind)
