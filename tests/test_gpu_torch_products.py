@@ -166,6 +166,51 @@ def test_gradients_and_features_that_do_not_lie_row_by_row(
         assert float((other.double() - exact).abs().max()) <= 1e-5 * float(exact.abs().max())
 
 
+@pytest.mark.parametrize("kind", ["gcn, narrower", "gcn without an activation", "gin, narrower", "gin, as wide"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_layers_in_16_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and gradients are near those of the same numbers in float64; steps behind sums are part of these."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch import layer_sums
+
+    taken, summed = [], layer_sums.spmm_and_after
+
+    def watched(*arguments: Any, **options: Any) -> bool:
+        taken.append(summed(*arguments, **options))
+        return taken[-1]
+
+    monkeypatch.setattr(layer_sums, "spmm_and_after", watched)
+    half, random, nodes = getattr(torch, dtype), torch.Generator().manual_seed(0), 900
+    edges = torch.randint(nodes, (2, 12_000), generator=random)
+    edges[1, :700] = 7
+    edges = edges.unique(dim=1)
+    x, weight = (torch.randn(nodes, size, generator=random).to(half) for size in (100, 128))
+    make, _ = layers()[kind]
+    torch.manual_seed(1)
+    layer, found = make(), []
+    for part in layer.parameters():
+        if part.ndim == 1:
+            torch.nn.init.normal_(part)
+    layer = layer.to(half)
+    for device, wanted in (("cpu", torch.float64), ("cuda", half), ("cuda", half)):
+        there = make().to(device, wanted)
+        there.load_state_dict(layer.state_dict())
+        at = x.to(device, wanted).requires_grad_()
+        y = there(at, bst.Graph(edges.to(device), nodes))
+        grads = torch.autograd.grad(y, [at, *there.parameters()], weight.to(device, wanted)[:, : y.shape[1]])
+        assert all(part.dtype == wanted for part in (y, *grads))
+        found.append([part.detach().cpu() for part in (y, *grads)])
+    assert taken
+    assert all(taken)
+    exact, *mine = found
+    for one, again, other in zip(*mine, exact, strict=True):
+        assert torch.equal(one, again)
+        # Relu's gradient is another one where a rounding changes the sign; sums to a single number may nearly cancel.
+        assert other.numel() == 1 or float((one.double() - other).norm()) <= 0.06 * float(other.norm())
+
+
 @pytest.mark.parametrize("count", [900, 0])
 def test_a_factor_of_own_features_is_read_when_a_captured_step_runs(count: int) -> None:
     """Steps behind sums wait for nothing, also those of a graph without edges, which no kernel of sums takes."""

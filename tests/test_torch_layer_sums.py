@@ -89,6 +89,47 @@ def test_sums_and_steps_behind_them(given: tuple[str, ...], relu: bool, on_the_c
     check(call, steps, operands)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("itself", [False, True])
+def test_gradients_of_16_bits_have_16_bits(dtype: str, itself: bool, on_the_cpu: None) -> None:
+    g, kind, found = graph(), getattr(torch, dtype), []
+    given = [random(*size, seed=i).detach().to(kind) for i, size in enumerate([(NODES, WIDTH)] * 2 + [(1,), (WIDTH,)])]
+    for wanted in (kind, torch.float64):
+        x, own, factor, behind = (part.to(wanted).requires_grad_() for part in given)
+        operands = [x, factor, behind] if itself else [x, own, factor, behind]
+        how = (True, itself, g.pattern(), None, None)
+        made = clipped(layer_sums._Sums.apply(x, None if itself else own, factor, behind, *how))
+        found.append([made.detach(), *torch.autograd.grad(made.sum(), operands)])
+        assert all(part.dtype == wanted for part in found[-1])
+    for one, other in zip(*found, strict=True):
+        assert float((one.double() - other).norm()) <= 0.03 * float(other.norm())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_what_kernels_take_as_steps(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features keep their dtype, a factor and a bias are float32; where the kernel takes no steps, PyTorch takes them in place."""
+    kind = getattr(torch, dtype)
+    sums, own, factor, behind = (random(*size, seed=1).detach().to(kind) for size in [(4, 5), (4, 5), (1,), (5,)])
+
+    def call(run: Any, *tensors: Any) -> Any:
+        return run(*(part for part in tensors if part is not None))
+
+    def run(x: Any, out: Any, steps: Any) -> str:
+        assert x is out is sums
+        assert (steps.own.dtype, steps.own_scale.dtype, steps.bias.dtype) == (kind, torch.float32, torch.float32)
+        assert steps.relu
+        return "taken"
+
+    monkeypatch.setattr(layer_sums, "on_cupy", call)
+    whole = AfterSums(behind, own, factor, True)
+    assert layer_sums.call_with(run, sums, sums, whole) == "taken"
+    for steps in (whole, AfterSums(behind, own), AfterSums(relu=True), AfterSums(behind)):
+        made = sums.clone()
+        layer_sums.take(steps, made)
+        far = 8 * torch.finfo(kind).eps
+        torch.testing.assert_close(made, follow(sums, steps), rtol=far, atol=far)
+
+
 class Laid:
     """What stands for prepared sums here."""
 

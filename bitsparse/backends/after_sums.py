@@ -8,14 +8,16 @@ import numpy as np
 
 
 class AfterSums(NamedTuple):
-    """Steps on sums of float32 before they are stored: ``relu(sum + own_scale * own + bias)``, without those parts that are not given.
+    """Steps on sums in float32 before they are stored: ``relu(sum + own_scale * own + bias)``, without those parts that are not given.
 
-    Each operation is rounded on its own, so that the bits are those of separate steps. Arrays lie where the sums do.
+    Each operation is rounded to float32 on its own, so that the bits are those of separate steps for float32 features. For features of 16
+    bits the sum is not rounded to 16 bits before the steps, only what is stored is: that is more exact than separate steps, which round to
+    16 bits every time, and has other bits. Arrays lie where the sums do.
 
     Attributes
     ----------
     bias : float32 array of the sums' columns or None
-    own : float32 array of the sums' shape or None
+    own : array of the sums' shape or None, with the dtype of the features: float32, float16 or bfloat16
         Its rows may be further apart than they are long; elements of a row are neighbours.
     own_scale : float32 array of one element or None
         Factor of `own`, which kernels read when they run; None for 1.
@@ -29,7 +31,7 @@ class AfterSums(NamedTuple):
     relu: bool = False
 
     def take(self, sums: Any) -> None:
-        """Take these steps one after the other, in place.
+        """Take these steps one after the other on sums of float32, in place.
 
         Examples
         --------

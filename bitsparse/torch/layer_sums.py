@@ -15,18 +15,36 @@ from bitsparse.torch.operators import column_sums, on_cupy, permitted, spmm
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import is_plain, on_gpu
 
+#: The dtypes of features that kernels sum together with steps behind the sums.
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-def call_with(run: Any, x: Tensor, out: Tensor, after: AfterSums) -> None:
-    """Call ``run(x, out, after)`` with CuPy arrays in place of tensors, also within the steps `after` the sums."""
-    given = {name: getattr(after, name) for name in ("bias", "own", "own_scale")}
-    if after.bias is not None:
-        given["bias"] = after.bias.contiguous()
+
+def call_with(run: Any, x: Tensor, out: Tensor, after: AfterSums) -> Any:
+    """Call ``run(x, out, after)`` with CuPy arrays in place of tensors, also within the steps `after` the sums.
+
+    A factor and a bias of 16 bits are passed in float32, as kernels take them.
+    """
+    given = {"own": after.own}
+    for name in ("bias", "own_scale"):
+        part = getattr(after, name)
+        given[name] = None if part is None else part.float().contiguous()
     names = [name for name, part in given.items() if part is not None]
 
-    def with_arrays(features: Any, into: Any, *arrays: Any) -> None:
-        run(features, into, AfterSums(relu=after.relu, **dict(zip(names, arrays, strict=True))))
+    def with_arrays(features: Any, into: Any, *arrays: Any) -> Any:
+        return run(features, into, AfterSums(relu=after.relu, **dict(zip(names, arrays, strict=True))))
 
-    on_cupy(with_arrays, x, out, *(given[name] for name in names))
+    return on_cupy(with_arrays, x, out, *(given[name] for name in names))
+
+
+def take(after: AfterSums, sums: Tensor) -> None:
+    """Take steps of tensors one after the other, in place; each rounds to the dtype of the sums."""
+    bias, own, factor, relu = after
+    if own is not None:
+        sums.add_(own) if factor is None else sums.addcmul_(own, factor)
+    if bias is not None:
+        sums.add_(bias)
+    if relu:
+        sums.relu_()
 
 
 def _summed(pattern: Pattern, rows: Tensor | None, columns: Tensor | None, x: Tensor, after: AfterSums) -> Tensor:
@@ -34,10 +52,11 @@ def _summed(pattern: Pattern, rows: Tensor | None, columns: Tensor | None, x: Te
     out = x.new_empty((pattern.rows, x.shape[1]))
     precision, kernel = permitted(x.dtype), sums_kernel(pattern, x)
 
-    def run(features: Any, into: Any, steps: AfterSums) -> None:
-        spmm_and_after(array, features, steps, reduce="sum", precision=precision, kernel=kernel, out=into)
+    def run(features: Any, into: Any, steps: AfterSums) -> bool:
+        return spmm_and_after(array, features, steps, reduce="sum", precision=precision, kernel=kernel, out=into)
 
-    call_with(run, x, out, after)
+    if not call_with(run, x, out, after):  # sums in 16 bits of a kernel that takes no steps
+        take(after, out)
     return out
 
 
@@ -84,7 +103,11 @@ class _Sums(torch.autograd.Function):
 
 
 def sums_and_more(graph: Graph, x: Tensor, reduce: str, after: AfterSums) -> Tensor | None:
-    """:func:`bitsparse.torch.spmm` and the steps `after` it in one launch, with the bits of separate steps; None if no kernel can."""
+    """:func:`bitsparse.torch.spmm` and the steps `after` it in one launch; None if no kernel can.
+
+    In float32 the bits are those of separate steps. Features of 16 bits are summed and take the steps in float32, with one rounding at the
+    end; where their sums come from the matrix units, steps follow one by one, each with a rounding.
+    """
     bias, own, factor, relu = after
     parts = [part for part in (own, factor, bias) if part is not None]
     if not (parts or relu) or not can_sum(graph, x, reduce, *parts):
@@ -102,9 +125,9 @@ def sums_and_more(graph: Graph, x: Tensor, reduce: str, after: AfterSums) -> Ten
 
 
 def can_sum(graph: Graph, x: Tensor, reduce: str, *parts: Tensor) -> bool:
-    """Whether a kernel may sum these float32 matrices on a GPU, with steps that take further parts behind the sums."""
+    """Whether a kernel may sum these matrices of float32 or 16 bits on a GPU, with steps behind that take parts of the same dtype."""
     if not (x.is_cuda and is_alone(x) and is_plain(x, *parts)) or reduce not in ("sum", "mean"):
         return False
-    if any(part.dtype != torch.float32 or part.device != x.device for part in (x, *parts)):
+    if x.dtype not in _DTYPES or any(part.dtype != x.dtype or part.device != x.device for part in parts):
         return False
     return graph.weight is None and graph.multiplicity is None and graph.indptr.device == x.device

@@ -87,7 +87,7 @@ def _prepared(
     graph: Graph, x: Tensor, weight: Tensor, reduce: str, bias: Tensor | None, always: bool
 ) -> tuple[Pattern, Factors, LaidSums] | None:
     """The pattern, its factors and the sums of a product; with `always`, also where the kernel of the sums would not copy it."""
-    if x.ndim != 2 or x.shape[0] * weight.shape[0] < _FEWEST:
+    if x.ndim != 2 or x.dtype != torch.float32 or x.shape[0] * weight.shape[0] < _FEWEST:
         return None
     if not can_sum(graph, x, reduce, weight, *(() if bias is None else (bias,))) or permitted(x.dtype) != "fp32":
         return None

@@ -9,7 +9,8 @@
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
-// BS_AFTER: sums and means of float32 take the steps of `add_after` before they are stored, behind the multiplication by the row's scale.
+// BS_AFTER: sums and means in float32 take the steps of `add_after` before they are stored, behind the multiplication by the row's scale, and
+// before those of 16-bit features are rounded to 16 bits.
 #ifndef BS_AFTER
 #define BS_AFTER 0
 #endif
@@ -27,7 +28,8 @@ struct SpmmParams {
     const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
     // BS_AFTER: + *own_scale * own[row] + bias, then max(0, .) if `relu`; null: there is no such term, or its factor is 1
-    const float *own, *own_scale, *bias;
+    const void *own; // elements as those of x
+    const float *own_scale, *bias;
     unsigned own_bytes; // from a row of `own` to the next one; rows start at multiples of BS_BYTES, except with BS_RAGGED
     int relu;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
@@ -107,7 +109,8 @@ template <class T> BS_INLINE void store_result(const SpmmParams &p, unsigned vec
 }
 
 #if BS_AFTER
-// What follows a row's sums: its own features times a factor, a bias and a relu, each where there is one and with one rounding for each step.
+// What follows a row's sums: its own features times a factor, a bias and a relu, each where there is one and with one rounding to float32 for
+// each step.
 // `r` is vector number `vector` of the row. The branches are the same for all rows.
 BS_INLINE void add_after(const SpmmParams &p, Index row, unsigned vector, float (&r)[BS_EACH])
 {
@@ -115,18 +118,18 @@ BS_INLINE void add_after(const SpmmParams &p, Index row, unsigned vector, float 
     const unsigned left = BS_RAGGED ? p.columns - column : BS_EACH;
     if (p.own) {
         const float factor = p.own_scale ? __ldg(p.own_scale) : 1.0f;
-        const float *const from = (const float *)row_address((const char *)p.own, row, p.own_bytes) + column;
-        Vector<BS_EACH, float> own;
+        const Element *const from = (const Element *)row_address((const char *)p.own, row, p.own_bytes) + column;
+        Gathered own;
 #if BS_RAGGED
 #pragma unroll
         for (int j = 0; j < BS_EACH; j++)
-            own.of[j] = (unsigned)j < left ? __ldg(from + j) : 0.0f;
+            own.of[j] = (unsigned)j < left ? __ldg(from + j) : (Element)0;
 #else
         load_vector(own, from);
 #endif
 #pragma unroll
         for (int j = 0; j < BS_EACH; j++)
-            r[j] = bs_addf(r[j], bs_mulf(factor, own.of[j]));
+            r[j] = bs_addf(r[j], bs_mulf(factor, widened(own, j, false)));
     }
     if (p.bias) {
         const float *const from = p.bias + column;

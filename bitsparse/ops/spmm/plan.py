@@ -209,7 +209,7 @@ class SpmmPlan:
     def prepare(self, planned: Any, after: bool = False) -> KeptCall | None:
         """Choose and compile the kernel for features of a dtype; returns the kept call for CuPy arrays of that dtype, if possible.
 
-        With `after`, calls pass steps after the sums behind the features (N, columns), which are float32.
+        With `after`, calls pass steps after the sums behind the features (N, columns), which are float32, float16 or bfloat16.
         """
         wanted = self._planned_dtype = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:

@@ -22,6 +22,7 @@ from bitsparse.ops.plan import KeptCall, learn_floats, repeated
 from bitsparse.ops.spmm.plan import SpmmPlan
 
 Precision = Literal["fp32", "tf32", "3xtf32"]
+_SIXTEEN = ("float16", "bfloat16")
 
 
 def spmm(
@@ -162,14 +163,18 @@ def _first_call(
     _check.numeric_dtype(function, "x", dtype)
     if A.device == "cpu" or not 1 <= len(shape) <= 3:
         return None
-    if after and (len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects):
+    half = dtype.name in _SIXTEEN
+    if after and (len(shape) != 2 or not (half or dtype == np.float32) or REDUCTIONS[reduce].selects):
         return None
     with sparse_operand(function, A) as operand:
         operand.check_features(function, shape)
-        return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype, after)
+        plan = SpmmPlan(function, operand, shape[1:], reduce, precision, kernel)
+        prepared = plan.prepare(dtype, after)
+        # Only this kernel takes steps before it rounds to 16 bits.
+        return None if after and half and plan.kernel != "csr" else prepared
 
 
-#: The same for sums or means of float32 features and steps after them.
+#: The same for sums or means of float32, float16 or bfloat16 features and steps after them.
 _first_with_steps = partial(_first_call, after=True)
 
 
@@ -182,30 +187,37 @@ def spmm_and_after(
     precision: Precision,
     kernel: str | None = None,
     out: Any,
-) -> None:
+) -> bool:
     """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), and the steps `after` it, to `out`, apart from what is read.
 
-    The bits are those of separate steps, except of panels, which add own features and a bias before the edges that they stage.
+    For float32 features the bits are those of separate steps, except of panels, which add own features and a bias before the edges that
+    they stage. For 16-bit features the steps are taken in float32, and their result is rounded once, if the kernel of the sums can; else
+    `out` holds the sums alone, and the result is False.
     """
     known = None
     if _fit(after, out):
         known = repeated(A, "spmm and after", (reduce, precision, kernel), (x,), out, _first_with_steps, (after,))
     if known is None:
         spmm(A, x, reduce=reduce, precision=precision, kernel=kernel, out=out)
+        if out.dtype.name in _SIXTEEN:
+            return False
         after.take(out)
+    return True
 
 
 def _fit(after: AfterSums, out: Any) -> bool:
     """Whether kernels take these steps as they are, for a result like `out`."""
     bias, own, scale = after.bias, after.own, after.own_scale
-    if any(part is not None and part.dtype != np.float32 for part in (bias, own, scale)):
+    if any(part is not None and part.dtype != np.float32 for part in (bias, scale)):
         return False
     if bias is not None and not (bias.shape == out.shape[1:] and bias.flags.c_contiguous):
         return False
-    if own is not None and not (
-        own.shape == out.shape and own.strides[-1] == 4 and own.strides[0] >= 4 * own.shape[-1]
-    ):
-        return False
+    if own is not None:
+        item = out.dtype.itemsize
+        if own.dtype != out.dtype or own.shape != out.shape or own.strides[-1] != item:
+            return False
+        if own.strides[0] < item * own.shape[-1]:
+            return False
     return scale is None or scale.size == 1
 
 

@@ -100,6 +100,8 @@ CSR = Bounds(
         (_FINISHED, 5, 4),
         ({"BS_V": range(2, 33)}, 4, 4),
         (_PLAIN | {"BS_WEIGHTS": _NO, "BS_RAGGED": _YES, "BS_AFTER": _YES}, 7, 7),
+        ({"BS_KIND": _HALVES, "BS_WEIGHTS": _NO, "BS_RAGGED": _YES, "BS_AFTER": _YES}, 6, 5),
+        ({"BS_KIND": _HALVES, "BS_WEIGHTS": (1,), "BS_RAGGED": _YES, "BS_AFTER": _YES}, 5, 4),
         (_PLAIN | {"BS_WEIGHTS": _NO, "BS_ROW_SCALE": _NO}, 8, 8),
         ({"BS_VALUE16": _YES, "BS_REDUCE": _SUM, "BS_U": range(5)}, 9, 9),
         ({"BS_KIND": _INTEGERS}, 5, 5),

@@ -16,7 +16,7 @@ def set_after(params: Any, after: AfterSums | None, alignment: int) -> Any:
     bias, own, scale, relu = after or AfterSums()
     if own is not None:
         if (own.data.ptr | own.strides[0]) % alignment:
-            own = interop.aligned(own)
+            own = interop.aligned(interop.as_bits(own))
         params.own_bytes = own.strides[0]
     jit.filled(params, bias=bias, own=own, own_scale=scale, relu=int(relu))
     return own

@@ -194,7 +194,7 @@ class Spmm(StreamedSum):
         First copy the features so that their rows are whole vectors, multiplied by the scales of the columns if `fold` would use these;
         by default if that is estimated to be faster.
     after : bool
-        Whether calls may pass steps `after` the sums, for sums and means of float32 without a finish.
+        Whether calls may pass steps `after` the sums, for sums and means in float32 without a finish.
     """
 
     def __init__(
@@ -378,8 +378,10 @@ def _variants() -> list[jit.Variant]:
         ]
         found += [constants(wide, kind, weights=GENERAL), constants(wide, kind, reduce="mean"), constants(narrow, kind)]
     for kind in floats[1:]:
-        each = (wide, few, Tuning(8, 4, unroll=4))
-        found += [constants(tuning, kind, weights=EDGES, value16=True) for tuning in each]
+        found += [constants(one, kind, weights=EDGES, value16=True) for one in (wide, few, Tuning(8, 4, unroll=4))]
+        for how in ({}, {"weights": EDGES}, {"row_scale": True}, {"ragged": True}, {"ragged": True, "weights": EDGES}):
+            found.append(constants(wide, kind, after=True, **how))
+        found += [constants(narrow, kind, after=True), constants(few, kind, weights=EDGES, after=True)]
     found += [constants(tuning, row_scale=one, after=True) for tuning in (wide, narrow) for one in (False, True)]
     found += [constants(tuning, weights=EDGES, after=True) for tuning in (wide, few, Tuning(4, 4))]
     found.append(constants(wide, ragged=True, after=True))
