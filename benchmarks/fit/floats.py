@@ -26,16 +26,16 @@ SIZES = (
     *((PRODUCTS, *pair) for pair in ((100, 128), (128, 128), (128, 47), (47, 128), (64, 64), (100, 32), (128, 188))),
     *((PRODUCTS, *pair) for pair in ((188, 128), (32, 16))),
     *((REDDIT, *pair) for pair in ((602, 128), (602, 64), (602, 32), (128, 41), (41, 128), (128, 128), (64, 64))),
-    *((ARTIST, *pair) for pair in ((100, 128), (128, 12))),
-    *((PUBMED, *pair) for pair in ((500, 128), (128, 16))),
-    *((CORA, *pair) for pair in ((1433, 128), (128, 16))),
+    *((ARTIST, *pair) for pair in ((100, 128), (128, 12), (12, 128), (100, 64), (64, 64), (64, 12), (100, 32))),
+    *((PUBMED, *pair) for pair in ((500, 128), (128, 3), (128, 16), (16, 128), (500, 64), (64, 64), (500, 32))),
+    *((CORA, *pair) for pair in ((1433, 128), (128, 16), (16, 128), (64, 64))),
 )
 REPETITIONS, CALLS = 7, 5
 PEER, GIVEN, EXCHANGED = "cublas", "given", "exchanged"
 #: Values among which the limits are chosen, for products and for products over rows.
 CHOICES: dict[str, tuple[int, ...]] = {
     "least_rows": (1 << 10, 1 << 12, 1 << 14, 1 << 16),
-    "least_steps": (0, 1 << 25, 1 << 27, 1 << 29, 1 << 31),
+    "least_steps": (0, 1 << 23, 1 << 25, 1 << 26, 1 << 27, 1 << 29),
     "narrow": (0, 16, 32, 64),
     "shallow": (0, 64, 128, 256),
     "over_rows_narrow": (0, 16, 32, 64),

@@ -136,6 +136,42 @@ BS_INLINE void finish(float (&total)[SUMS], i64 row, int column, const FloatsPar
             total[i] = where_positive(total[i], total[i]);
 }
 
+// Stores the results of a warp, which begin at `row`, by way of shared memory at `stage`, where nothing else lies: 32 columns at a time,
+// so that neighbours write whole lines of a row. Registers hold pairs of eight rows, which would be eight writes of a sector each.
+BS_INLINE void store_rows(const float (&total)[SUMS], u32 stage, i64 row, int column, const FloatsParams &p)
+{
+    const int lane = threadIdx.x & 31, g = lane / 4, t = lane & 3, place = 4 * (lane & 7);
+    const bool vectors = ((u64)p.out | (u64)p.out_pitch * 4 | (u64)p.columns * 4) % 16 == 0;
+    const int rows = (int)min(p.rows - row, (i64)16);
+#pragma unroll
+    for (int c = 0; c < WIDTH; c += 32) {
+        __syncwarp(); // what lay there has been read
+#pragma unroll
+        for (int i = 0; i < min(WIDTH - c, 32) / 8; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = (c + 8 * i) / 2 + 2 * half;
+                store_shared(stage + ((g + 8 * half) * PITCH + 8 * i + 2 * t) * 4, __float_as_int(total[at]),
+                             __float_as_int(total[at + 1]));
+            }
+        __syncwarp();
+        const int left = min(p.columns - column - c, min(WIDTH - c, 32)); // columns to store
+        if (vectors) {
+#pragma unroll
+            for (int r = lane / 8; r < 16; r += 4) {
+                const int4 four = load_shared(stage + (r * PITCH + place) * 4);
+                if (r < rows && place < left)
+                    *(int4 *)(p.out + (row + r) * p.out_pitch + column + c + place) = four;
+            }
+        } else if (lane < left) {
+#pragma unroll
+            for (int r = 0; r < 16; r++)
+                if (r < rows)
+                    p.out[(row + r) * p.out_pitch + column + c + lane] = __int_as_float(load_shared_word(stage + (r * PITCH + lane) * 4));
+        }
+    }
+}
+
 // Stores the results of a thread but for those with a bit in `odd`.
 BS_INLINE void store(const float (&total)[SUMS], u64 odd, i64 row, int column, const FloatsParams &p)
 {
@@ -247,8 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
         __syncthreads();
         const u32 of_stage = weights + slot * WEIGHT_BYTES;
 #endif
+        const u32 used = ring + slot * (16 * PITCH * 4); // free until the next stage is loaded
         Fragments a;
-        take_fragments(a, ring + slot * (16 * PITCH * 4) + (g * PITCH + 2 * t) * 4);
+        take_fragments(a, used + (g * PITCH + 2 * t) * 4);
         start_products(sum, a, of_stage, 0, STEPS);
         load();
         slot = following<BS_STAGES>(slot);
@@ -257,9 +294,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
             const i64 row = now.row + g;
             const u64 odd = find_odd(total, row, column, p);
             finish(total, row, column, p);
-            store(total, odd, row, column, p);
-            if (odd)
+            if (__any_sync(~0u, odd != 0)) {
+                store(total, odd, row, column, p);
                 mend(odd, row, column, p);
+            } else
+                store_rows(total, used, now.row, column - 2 * t, p);
             clear(total);
         }
         advance(now, stages);

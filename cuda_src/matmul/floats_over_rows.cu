@@ -157,12 +157,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
     copy_wait<BS_STAGES - 2>();
     __syncthreads();
     turn(turned, ring + B_AT);
+    fence_async_proxy();
     float sum[SUMS], total[SUMS], of_columns[2] = {0.0f, 0.0f};
     clear(total);
 #pragma unroll 1
     for (int at = 0; at < count; at++) {
         copy_wait<BS_STAGES - 2>();
-        fence_async_proxy(); // for what this thread turned
         __syncthreads(); // this stage is turned, its rows of A and the next ones of B have arrived, and those before are used up
         const u32 stage = ring + slot * STAGE_BYTES;
         slot = following<BS_STAGES>(slot);
@@ -175,9 +175,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
             start_products(sum, a, tiles, 0, OWN_STEPS);
         else
             start_products(sum, a, tiles, OWN_STEPS, OWN_STEPS);
-        load();
         if (at + 1 < count)
             turn(turned + (at + 1) % 2 * (2 * TILE_BYTES), ring + slot * STAGE_BYTES + B_AT);
+        fence_async_proxy(); // the matrix units will read what this thread turned
+        load(); // last, as turning would wait behind it for the units that load
         finish_products(total, sum);
     }
 

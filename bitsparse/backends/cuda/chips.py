@@ -192,9 +192,7 @@ class FloatProducts(NamedTuple):
     """Tall products of float32 for which ``matmul/floats.py`` is quicker than cuBLAS (``fit/floats.py``)."""
 
     least_rows: int = 1 << 14
-    least_steps: int = (
-        1 << 29
-    )  # multiplications of a product; in graphs fewer would do, but single calls take longer to start
+    least_steps: int = 1 << 26  # multiplications of a product that is not one over rows
     narrow: int = 32  # columns of a result up to which cuBLAS is quicker if the product is deeper than `shallow`
     shallow: int = 128
     over_rows_narrow: int = 32  # columns of the wider factor of a product over rows up to which cuBLAS is quicker

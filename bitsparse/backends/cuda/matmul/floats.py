@@ -62,8 +62,7 @@ def wins_over_rows(limits: FloatProducts, rows: int, m: int, n: int) -> bool:
     >>> [wins_over_rows(FloatProducts(), 232_965, *sizes) for sizes in ((128, 41), (41, 128), (32, 16))]
     [True, True, False]
     """
-    enough = rows >= limits.least_rows and rows * m * n >= limits.least_steps
-    return enough and max(m, n) > limits.over_rows_narrow
+    return rows >= limits.least_rows and max(m, n) > limits.over_rows_narrow
 
 
 def is_better_exchanged(m: int, n: int) -> bool:
