@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +206,71 @@ def home(module: str) -> Any:
     return pytest.param(module, marks=[getattr(pytest.mark, needs)] if needs in ("flax", "jax", "torch") else [])
 
 
-@pytest.mark.parametrize("module", [home(m) for m in MODULES if m != "bitsparse.__main__"])
-def test_each_module_imports_alone(module: str, tmp_path: Path) -> None:
+#: Imports each module in a copy of a process that has imported the package, which every import of a part of it does first.
+IMPORTER = """
+import json, os, sys, warnings
+import bitsparse
+for line in sys.stdin:
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer interpreters warn of threads, which libraries may have
+        child = os.fork()
+    if child == 0:
+        os.dup2(write, 1), os.dup2(write, 2), os.close(read)
+        try:
+            __import__(line.strip())
+            print(sys.modules[line.strip()].__name__, flush=True)
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(1)
+        os._exit(0)
+    os.close(write)
+    with open(read) as pipe:
+        said = pipe.read()
+    print(json.dumps([os.waitpid(child, 0)[1], said.strip()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def importer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[int, str]]]:
+    """A function that imports a module where only the package has been imported, and returns the exit status and all that was printed."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", IMPORTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path_factory.mktemp("imports"),
+        env=environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def imported(module: str) -> tuple[int, str]:
+            print(module, file=to, flush=True)
+            status, said = json.loads(back.readline())
+            return status, said
+
+        yield imported
+        to.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("module", [m for m in MODULES if m != "bitsparse.__main__" and not home(m).marks])
+def test_each_module_imports_alone(module: str, importer: Callable[[str], tuple[int, str]]) -> None:
+    assert importer(module) == (0, module)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_failing_import_is_noticed(importer: Callable[[str], tuple[int, str]]) -> None:
+    status, said = importer("bitsparse.nowhere")
+    assert status != 0
+    assert "ModuleNotFoundError" in said
+
+
+@pytest.mark.parametrize("module", [home(m) for m in MODULES if home(m).marks])
+def test_each_home_of_a_framework_imports_alone(module: str, tmp_path: Path) -> None:
     done = run(f"import {module}, sys; print(sys.modules[{module!r}].__name__)", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == module
