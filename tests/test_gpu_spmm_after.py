@@ -15,6 +15,7 @@ from bitsparse.arrays.inside import store_of
 from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.spmm import spmm as spmm_kernel
 from bitsparse.ops.plan import CALLS
+from bitsparse.ops.spmm.gpu import GpuProducts
 from bitsparse.ops.spmm.laid import laid_sums
 from bitsparse.ops.spmm.spmm import spmm_and_after
 
@@ -183,8 +184,10 @@ def test_nan_and_zeros_of_both_signs_after_sums_in_16_bits(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDING))
-def test_sums_in_16_bits_of_kernels_without_steps(dtype: str) -> None:
-    """The matrix units, and arrays that no kernel takes, leave the steps to the caller."""
+def test_sums_in_16_bits_of_kernels_without_steps(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix units, and arrays that no kernel takes, leave the steps to the caller; the index of tiles is made once."""
+    made, make = [], GpuProducts._tiles
+    monkeypatch.setattr(GpuProducts, "_tiles", lambda *given: made.append(given[0]) or make(*given))
     ours, x, _ = operands(64, (True, False))
     kind, shape = dtype_of(dtype), (ours.shape[0], 64)
     x = to_device(x.get().astype(kind))
@@ -196,6 +199,7 @@ def test_sums_in_16_bits_of_kernels_without_steps(dtype: str) -> None:
         for _ in range(2):
             assert not spmm_and_after(ours, x, given, reduce="sum", precision="fp32", kernel=kernel, out=out)
             same(to_host(out), to_host(bs.spmm(ours, x, kernel=kernel)))
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("kernel", ["windows", "tiles"])

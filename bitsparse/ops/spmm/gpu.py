@@ -180,6 +180,11 @@ class GpuProducts:
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
             laid = None
+            if after and kernel not in ("csr", "panels"):
+                # The steps are separate kernels, and the index of tiles or windows is that of sums without steps.
+                plain = self.product(operand, dtype, acc, weights, keep)
+                found = self._made[key] = plain._replace(run=_followed(plain.run))
+                return found
             if kernel == "csr":
                 (run, laid), more = self._csr(operand, kind, acc, weights, after), ""
             elif kernel == "panels":
@@ -188,8 +193,6 @@ class GpuProducts:
                 run, more = self._windows(operand, kind, weights)
             else:
                 run, more = self._tiles(operand, kind, weights, height)
-            if after and kernel not in ("csr", "panels"):
-                run = _followed(run)
             found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel, laid)
             operand.ready.renew()
         return found
