@@ -96,6 +96,24 @@ def test_quantised_epochs_have_the_gradients_of_the_peer(kind: str, precision: s
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_gradients_in_16_bits_are_compared_with_those_in_32(kind: str) -> None:
+    """The peer's own may be wrong, as here, where they are those of other weights."""
+    import torch
+
+    from benchmarks.cases import training
+
+    made = small()
+    ours = training.ours_of(kind, made, made.x.bfloat16(), "bf16")
+    weights = {name: part.detach().clone() for name, part in training.named(ours).items()}
+    exact = training.peer_of(kind, made, made.x, "bf16", weights)
+    peer = training.peer_of(kind, made, made.x, "bf16", {name: part * 1.1 for name, part in weights.items()})
+    facts = training.compare("case", "bf16", ours, peer, exact)
+    assert all(part.dtype == torch.float32 for part in exact.network.parameters())
+    assert 1e-4 < facts["gradient_difference"] < 0.02 < facts["peer_gradient_difference"]
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(("kind", "bits"), [("gcn", 8), ("gcn", 4), ("gat", 4)])
 def test_epochs_that_keep_few_bits(kind: str, bits: int) -> None:
     from benchmarks.cases import training

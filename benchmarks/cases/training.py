@@ -253,25 +253,35 @@ def without_dropout(*sides: Side) -> Iterator[None]:
             layer.dropout = rate
 
 
-def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]:
-    """Compare gradients at equal weights, and the losses of some epochs; an AssertionError if they differ too much."""
-    ours.backward()
-    peer.backward()
-    found = named(peer)
+def difference(ours: Side, other: Side) -> tuple[float, float]:
+    """How far the gradients of two sides are apart, relative to the size of the other's: all together, and the farthest of one weight."""
+    found = named(other)
     pairs = [(part.grad.float(), found[name].grad.float()) for name, part in named(ours).items()]
     differences = [float((one - two).norm()) for one, two in pairs]
     sizes = [float(two.norm()) for _, two in pairs]
-    gradient = float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), 1e-30))
-    # Gradients by single numbers (AGNN's factors) are sums over all edges that nearly cancel, so they do not count here.
+    # Gradients by single numbers (AGNN's factors) are sums over all edges that nearly cancel, so they do not count as a weight.
     several = (pair[0].numel() > 1 for pair in pairs)
-    worst = max(one / max(two, 1e-30) for one, two, counts in zip(differences, sizes, several, strict=True) if counts)
+    each = (one / max(two, 1e-30) for one, two, counts in zip(differences, sizes, several, strict=True) if counts)
+    return float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), 1e-30)), max(each)
+
+
+def compare(case: str, precision: str, ours: Side, peer: Side, exact: Side | None = None) -> dict[str, Any]:
+    """Compare gradients at equal weights, and the losses of some epochs; an AssertionError if they differ too much.
+
+    Our gradients are compared with those of `exact` if it is given, as the peer's may be the less exact ones in 16 bits.
+    """
+    for side in (ours, peer, *(() if exact is None else (exact,))):
+        side.backward()
+    gradient, worst = difference(ours, exact or peer)
+    facts: dict[str, Any] = {"gradient_difference": gradient, "worst_gradient_difference": worst}
+    if exact is not None:
+        facts["peer_gradient_difference"] = difference(peer, exact)[0]
     losses = [(float(ours.step()), float(peer.step())) for _ in range(STEPS)]
     loss = max(abs(one - two) / max(abs(two), 1e-30) for one, two in losses)
     allowed = TOLERANCE[precision]
     if not (gradient <= allowed[0] and loss <= allowed[1]):
         raise AssertionError(f"{case}: gradients differ by {gradient:.1e} and losses by {loss:.1e}: {losses}")
-    facts = {"gradient_difference": gradient, "worst_gradient_difference": worst, "loss_difference": loss}
-    return facts | {"losses": [one for one, _ in losses]}
+    return facts | {"loss_difference": loss, "losses": [one for one, _ in losses]}
 
 
 # ---- on a GPU
@@ -371,8 +381,10 @@ def epoch(
     }
     if own:
         params |= {"activations": activations, "kept_bytes": kept_by(ours), "peer_kept_bytes": kept_by(peer)}
+    exact = peer_of(kind, made, made.x, precision, dict(named(ours))) if precision == "bf16" else None
     with without_dropout(ours, peer):
-        params |= compare(case, precision, ours, peer)
+        params |= compare(case, precision, ours, peer, exact)
+    del exact
     widths, heads = widths_of(kind, made, precision)
     item = BITS[precision] / 8 if precision in BITS else x.element_size()
     limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)

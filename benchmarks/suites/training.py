@@ -27,7 +27,8 @@ Where this suite differs from the protocol of ``run.py``:
   neighbours.
 - Gradients of equal weights and the losses of five epochs are compared before anything is timed: ``params.gradient_difference`` is the
   difference over all weights relative to the size of the gradients, ``params.worst_gradient_difference`` the largest of one weight, and
-  ``params.loss_difference`` the largest of the epochs.
+  ``params.loss_difference`` the largest of the epochs. In bf16, gradients are compared with the peer's in float32 from the same weights;
+  ``params.peer_gradient_difference`` says how far its own are from those; records without it compare ours with its own in bf16.
 - ``params.replayed`` and ``params.peer_replayed`` say whose epochs are CUDA graphs.
 - Times are taken by events, in turns, of at least four epochs in a row; the median of 15 samples counts (fewer if 1.5 seconds do not
   suffice, at least 3).
