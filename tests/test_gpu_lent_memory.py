@@ -78,6 +78,7 @@ def calls() -> dict[str, Callable[[Any], list[Any]]]:
         "csr": lambda A: [bs.spmm(A, x, kernel="csr"), bs.spmm(A, narrow, kernel="csr")],
         "windows": lambda A: [bs.spmm(A, x, kernel="windows")],
         "tiles": lambda A: [bs.spmm(A, x, kernel="tiles", precision="tf32")],
+        "nonzero": lambda A: [bs.spmm(A, x * (cupy.arange(NODES) % 3 == 0)[:, None], kernel="nonzero")],
         "attention": attention,
         "cosine": lambda A: [bs.cosine_attention(A, x), *bs.cosine_attention_vjp(A, x, gradient, wrt=("x", "beta"))],
         "softmax": lambda A: [bs.edge_softmax(A, bs.sddmm(A, x, x))],
@@ -85,7 +86,7 @@ def calls() -> dict[str, Callable[[Any], list[Any]]]:
     }
 
 
-NAMES = ("csr", "windows", "tiles", "attention", "cosine", "softmax", "codes")
+NAMES = ("csr", "windows", "tiles", "nonzero", "attention", "cosine", "softmax", "codes")
 
 
 @pytest.fixture

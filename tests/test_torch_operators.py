@@ -63,7 +63,7 @@ def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tup
     if name == "cosine_attention_vjp":
         state = OPS.cosine_attention(*pattern, square.detach(), beta.detach(), True)
     rest = {
-        "spmm": (edges, *scales, x),
+        "spmm": (edges, *scales, x, False),
         "sddmm": (*scales, y, x),
         "spmm_extreme": (edges, x, "max"),
         "spmm_extreme_vjp": (edges, x, y, "min"),
@@ -153,7 +153,7 @@ def test_operators_take_nothing_and_graphs_without_edges(name: str) -> None:
         given = (*given[:6], None, *given[7:])
         torch.library.opcheck(getattr(OPS, name).default, given)
         if name == "spmm":
-            torch.library.opcheck(OPS.spmm.default, (*given[:6], None, None, None, given[9]))
+            torch.library.opcheck(OPS.spmm.default, (*given[:6], None, None, None, given[9], True))
 
 
 # ---- gradients

@@ -3,7 +3,7 @@
     python3 benchmarks/fit/run.py FAMILY [--json FILE] [--only SUBSTRING ...]
     python3 benchmarks/fit/run.py FAMILY --rows FILE [FILE ...]
 
-Families are dense, products, floats, parts, rows, laid, slices, binary, edges, attention and host.
+Families are dense, products, floats, parts, rows, laid, slices, binary, edges, attention, zeros and host.
 
 The first form measures and, with ``--json``, writes a line for each variant; the second form reads such lines and needs no GPU. Both print
 the constants, their place (for a GPU, a field of ``backends/cuda/chips.py``), the errors of the estimates, and the loss of the library's
@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("dense", "products", "floats", "parts", "rows", "laid", "slices", "binary", "edges", "attention", "host")
+_ON_GPUS = ("dense", "products", "floats", "parts", "rows", "laid", "slices", "binary", "edges", "attention", "zeros")
+FAMILIES = (*_ON_GPUS, "host")
 #: A choice that loses more than this factor gets a line of its own.
 WORTH_A_LINE = 1.05
 

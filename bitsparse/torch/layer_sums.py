@@ -95,7 +95,7 @@ class _Sums(torch.autograd.Function):
                 pattern.turned, columns, rows, gradient, AfterSums(own=gradient.contiguous(), own_scale=factor)
             )
         elif needs[0]:
-            by_x = spmm(pattern.turned, None, columns, rows, gradient)
+            by_x = spmm(pattern.turned, None, columns, rows, gradient, True)
             if ctx.itself:
                 by_x = by_x + (gradient if factor is None else factor * gradient)
         by_factor = (gradient * own).sum().reshape(factor.shape) if needs[2] else None

@@ -26,13 +26,18 @@ _SCALES = "Tensor? row_scale, Tensor? col_scale"
 
 # ---- implementations
 def _spmm(
-    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
+    pattern: Pattern,
+    values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    x: Tensor,
+    is_gradient: bool,
 ) -> Tensor:
     array, x = array_over(pattern, row_scale, col_scale), x.contiguous()
     if x.is_cpu:
         return ops.spmm(array, x, values=values, precision=permitted(x.dtype))
     out = x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
-    precision, kernel = permitted(out.dtype), sums_kernel(pattern, x) if values is None else None
+    precision, kernel = permitted(out.dtype), sums_kernel(pattern, x, is_gradient) if values is None else None
 
     def call(into: Any, features: Any, weights: Any = None) -> None:
         ops.spmm(array, features, values=weights, precision=precision, kernel=kernel, out=into)
@@ -102,7 +107,7 @@ def _fake_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, *_: Any) -
 
 
 def _fake_spmm(
-    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
+    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, _: bool
 ) -> Tensor:
     return _fake_extreme(pattern, values, x)
 
@@ -121,16 +126,16 @@ def _spmm_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | None,
     by_values = by_x = None
     if needs[3]:
         turned = None if values is None else values[pattern.order]
-        by_x = spmm(pattern.turned, turned, col_scale, row_scale, gradient).to(x.dtype)
+        by_x = spmm(pattern.turned, turned, col_scale, row_scale, gradient, True).to(x.dtype)
     if needs[0]:
         ends = (gradient, x) if values.ndim == 2 else (_flat(gradient), _flat(x))
         by_values = sddmm(pattern, row_scale, col_scale, *ends).to(values.dtype)
-    return by_values, None, None, by_x
+    return by_values, None, None, by_x, None
 
 
 def _spmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
     _one_graph(*dims[:6], dims[7], dims[8])
-    pattern, (values, row_scale, col_scale, x) = Pattern(*arguments[:6]), arguments[6:]
+    pattern, (values, row_scale, col_scale, x, is_gradient) = Pattern(*arguments[:6]), arguments[6:]
     x = _batched(x, dims[9], info.batch_size)
     inner = x.shape[2:]
     if values is None or (dims[6] is None and values.ndim == 1):
@@ -140,7 +145,7 @@ def _spmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -
         heads = info.batch_size * (inner[0] if values.ndim == 3 else 1)
         features = x.reshape(x.shape[0], heads, math.prod(x.shape[1:]) // max(heads, 1))
         values = _flat(values)
-    made = spmm(pattern, values, row_scale, col_scale, features)
+    made = spmm(pattern, values, row_scale, col_scale, features, is_gradient)
     return made.reshape(pattern.rows, info.batch_size, *inner), 1
 
 
@@ -189,7 +194,7 @@ def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 # ---- registration
 _OF_SPMM = differentiable(
-    operator("spmm", f"Tensor? values, {_SCALES}, Tensor x) -> Tensor", _spmm, _fake_spmm),
+    operator("spmm", f"Tensor? values, {_SCALES}, Tensor x, bool is_gradient) -> Tensor", _spmm, _fake_spmm),
     _spmm_gradient,
     _spmm_of_batches,
     read_by={0: 3, 3: 0},  # values and features
@@ -231,10 +236,18 @@ class _ColumnSums(torch.autograd.Function):
 
 # ---- functions for the rest of the package
 def spmm(
-    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
+    pattern: Pattern,
+    values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    x: Tensor,
+    is_gradient: bool = False,
 ) -> Tensor:
-    """``y[i] = row_scale[i] * sum over j of values[i, j] * col_scale[j] * x[j]``, differentiable by `values` and `x`."""
-    return _OF_SPMM(pattern, values, row_scale, col_scale, x)
+    """``y[i] = row_scale[i] * sum over j of values[i, j] * col_scale[j] * x[j]``, differentiable by `values` and `x`.
+
+    If `x` is a gradient, it may have many rows of zeros.
+    """
+    return _OF_SPMM(pattern, values, row_scale, col_scale, x, is_gradient)
 
 
 def column_sums(x: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class _ProductSums(torch.autograd.Function):
         rows, columns = ctx.factors
         needs_product, needs_bias = ctx.needs_input_grad[:2]
         by_bias = column_sums(gradient) if needs_bias else None
-        by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient) if needs_product else None
+        by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient, True) if needs_product else None
         return by_product, by_bias, *(None,) * 4
 
 
@@ -136,7 +136,7 @@ class _SumsAndOwn(torch.autograd.Function):
             by_own = product_over_rows(gradient, x) if needs[2] else None
             by_bias = column_sums(gradient) if needs[3] else None
         if needs[0] or needs[1]:
-            by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient)
+            by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient, True)
             by_weight = product_over_rows(by_product, x) if needs[1] else None
             if needs[0]:
                 by_x = product(by_product, weight.t(), second=Second(gradient, own_weight.t()))

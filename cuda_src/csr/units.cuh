@@ -105,16 +105,16 @@ template <int U, bool blanks, bool together = false, class Body> BS_INLINE void 
     share_from<U, blanks, together>(columns, s, at, body, [] {});
 }
 
-// Handles the unit of this warp or group: share() and body.shared() for warps with pieces and whole rows, `walk` for a stream.
-template <int U, bool blanks, bool together = false, class Body, class Walk>
-BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body &body, Walk walk)
+// Handles the unit of this warp or group: `share` and body.shared() for warps with pieces and whole rows, `walk` for a stream.
+template <class Body, class Share, class Walk>
+BS_INLINE void take_unit_by(const Units &units, const Streams &s, Stretch &at, Body &body, Share share, Walk walk)
 {
     const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), warps = units.pieces + units.whole;
     if (warp < warps) {
         read_unit(units.table + warp, at);
         if (warp < units.pieces)
             at.piece = warp;
-        share<U, blanks, together>(s, at, body);
+        share();
         body.shared();
     } else {
         const int shift = s.shift, unit = ((warp - warps) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
@@ -123,6 +123,13 @@ BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body
         read_unit(units.table + warps + unit, at);
         walk();
     }
+}
+
+// Handles the unit of this warp or group with share() of all edges.
+template <int U, bool blanks, bool together = false, class Body, class Walk>
+BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body &body, Walk walk)
+{
+    take_unit_by(units, s, at, body, [&] { share<U, blanks, together>(s, at, body); }, walk);
 }
 
 // Like take_unit, but a warp handles up to units.each pieces and rows, one after the other. Meanwhile the next one's place in the table and

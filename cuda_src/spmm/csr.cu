@@ -276,6 +276,16 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
     Aggregate sums(p, at);
     if (sums.slice >= p.slices)
         return;
+#if BS_FETCHED
+    if (p.fetching->few) {
+        __shared__ Queues<BS_THREADS, BS_U> queues;
+        const Fetched fetched = {p.fetched, (Index)p.fetching->zero_row};
+        take_unit_by(
+            p.units, p.streams, at, sums, [&] { share_fetched<BS_U>(queues, fetched, p.streams, at, sums); },
+            [&] { walk_fetched<BS_U>(queues, fetched, p.streams, at, sums); });
+        return;
+    }
+#endif
     take_unit<BS_U, BS_SHARED_BLANKS>(p.units, p.streams, at, sums, [&] {
         if constexpr (BS_SEGMENTS)
             walk_segments<BS_U>(p.streams, at, sums);

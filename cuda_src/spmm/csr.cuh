@@ -18,6 +18,14 @@
 #ifndef BS_RAGGED
 #define BS_RAGGED 0
 #endif
+// BS_FETCHED: edges to rows of zeros are left out if there are many.
+#ifndef BS_FETCHED
+#define BS_FETCHED 0
+#endif
+#if BS_FETCHED
+#include "csr/fetched.cuh"
+#endif
+struct Fetching;
 #define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the epilogue together
 
 struct SpmmParams {
@@ -27,6 +35,9 @@ struct SpmmParams {
     void *out;          // (rows, columns) Out
     const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
+    // BS_FETCHED: whether and which edges are fetched (csr/fetched.cu)
+    const Fetching *fetching;
+    const unsigned *fetched;
     // BS_AFTER: + *own_scale * own[row] + bias, then max(0, .) if `relu`; null: there is no such term, or its factor is 1
     const void *own; // elements as those of x
     const float *own_scale, *bias;

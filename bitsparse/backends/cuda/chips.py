@@ -159,6 +159,8 @@ class RowRates(NamedTuple):
     #: Up to this many edges of a node on average, its gradient by attention is completed in the kernel that sums over its edges, which
     #: takes registers, and a little time for each edge; else in a pass over the nodes (``fit/attention.py``).
     completed_edges: int = 116
+    #: Bytes of gathered rows from which on gradients are looked through for rows of zeros, in some 10 microseconds (``fit/zeros.py``).
+    nonzero_bytes: int = 1 << 31
     #: Whether packed integers with a weight for each edge and head are gathered packed; else they are unpacked first. Not measured yet.
     codes_per_head: bool = False
 

@@ -185,8 +185,8 @@ class GpuProducts:
                 plain = self.product(operand, dtype, acc, weights, keep)
                 found = self._made[key] = plain._replace(run=_followed(plain.run))
                 return found
-            if kernel == "csr":
-                (run, laid), more = self._csr(operand, kind, acc, weights, after), ""
+            if kernel in ("csr", "nonzero"):
+                (run, laid), more = self._csr(operand, kind, acc, weights, after, kernel == "nonzero"), ""
             elif kernel == "panels":
                 run, laid, more = self._panels(operand, kind, after)
             elif kernel == "windows":
@@ -203,11 +203,11 @@ class GpuProducts:
         refused = choice.refusals(kind, operand.shape, operand.nnz)
         forced = self._key.forced
         why = "x is not packed; pass a BitTensor" if forced == "codes" else refused.get(forced or "")
-        if forced == "panels" and (reason := choice.panels_refuse(kind, operand.shape, operand.nnz)):
+        if forced in choice.NAMED and (reason := choice.NAMED[forced](kind, operand.shape, operand.nnz)):
             why = f"{reason}; pass kernel=None"
         if why is not None:
             raise KernelError(f"{self._key.function}: kernel {shown(forced)} cannot compute this: {why}")
-        if forced in ("csr", "panels"):
+        if forced is not None and forced in ("csr", *choice.NAMED):
             return forced, 0, "forced"
         others = [name for name in choice.KERNELS if name not in refused and name != "csr"]
         if forced is None and not others:
@@ -226,7 +226,7 @@ class GpuProducts:
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
     def _csr(
-        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, after: bool
+        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, after: bool, nonzero: bool
     ) -> tuple[Callable[..., Array], Laid | None]:
         """The kernel that takes one edge at a time, and its way for rows that are laid already, if there are no weights."""
         row_scale, col_scale = self._row_scale, self._col_scale
@@ -245,7 +245,7 @@ class GpuProducts:
                 own = EdgeWeights(operand, weights, brought_in)
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
         heads = weights.shape[1] if weights is not None and kind.per_head else 1
-        how = {"heads": heads, "weights": brought, "value_dtype": narrow, "after": after}
+        how = {"heads": heads, "weights": brought, "value_dtype": narrow, "after": after, "nonzero": nonzero}
         sums, usual = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 
         def run(x: Array, values: Array | None, out: Array | None, after: AfterSums | None = None) -> Array:
@@ -254,7 +254,7 @@ class GpuProducts:
 
         copies = not usual.is_plain
         laid = Laid(usual.width, copies, copies and col_scale is not None, usual.of_laid)
-        return run, laid if weights is None else None
+        return run, laid if weights is None and not nonzero else None
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> tuple[Run, str]:
         """The kernel with windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""

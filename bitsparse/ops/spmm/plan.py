@@ -27,7 +27,7 @@ from bitsparse.ops.spmm.gpu import GpuProducts, Product, ProductKey, kept_produc
 from bitsparse.ops.spmm.sums import Sums, division_on_host, kept_on_host
 
 PRECISIONS = ("fp32", "tf32", "3xtf32")
-KERNELS = ("csr", "windows", "tiles", "panels", "codes")
+KERNELS = ("csr", "windows", "tiles", "panels", "nonzero", "codes")
 #: Scale and offset of features that have neither.
 _UNSCALED: Scales = (None, None)
 #: The epilogue by which a GPU turns sums of integers into real values.

@@ -58,11 +58,13 @@ def spmm(
         Precision that products of float32 features may have. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and
         sum in float32; "3xtf32" splits every factor in two and comes close to float32. It is only a permission: a CPU, and kernels without
         tensor cores, compute in float32 anyway.
-    kernel : {"csr", "windows", "tiles", "panels", "codes"}, optional
+    kernel : {"csr", "windows", "tiles", "panels", "nonzero", "codes"}, optional
         On a GPU: one edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or features
         gathered packed. By default, containers, which keep what is prepared, use the kernel with the lowest estimated cost. "panels" is
         only used if it is named: sums and means of float32 without edge values, on Hopper, that pass rows of `x`
         which 256 rows of A share through shared memory. It needs an index of some 5 bytes an edge more, for each width of features.
+        "nonzero", too: sums and means of float32 without edge values that do not fetch rows of zeros, as gradients have at nodes without a
+        label. It copies the features, finds these rows in every call, and needs a bit for each edge.
     epilogue : Epilogue, optional
         Chain applied to the sums of features (N, D); it gives float32, or a BitTensor if it makes bits. The scales of a BitTensor (one for
         all, or one per column) and the `row_scale` of A then belong to the chain, as in :func:`matmul`, so that integers are summed

@@ -99,6 +99,7 @@ CSR = Bounds(
         (_FINISHED | {"BS_WEIGHTS": _NO}, 7, 6),
         (_FINISHED, 5, 4),
         ({"BS_V": range(2, 33)}, 4, 4),
+        (_PLAIN | {"BS_WEIGHTS": _NO, "BS_FETCHED": _YES}, 7, 7),
         (_PLAIN | {"BS_WEIGHTS": _NO, "BS_RAGGED": _YES, "BS_AFTER": _YES}, 7, 7),
         ({"BS_KIND": _HALVES, "BS_WEIGHTS": _NO, "BS_RAGGED": _YES, "BS_AFTER": _YES}, 6, 5),
         ({"BS_KIND": _HALVES, "BS_WEIGHTS": (1,), "BS_RAGGED": _YES, "BS_AFTER": _YES}, 5, 4),

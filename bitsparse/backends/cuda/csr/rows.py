@@ -75,33 +75,46 @@ class LaidRows:
         Bytes of an element.
     scale : cupy.ndarray of float32 (parts,), optional
         A factor for each part, for float32 and float64.
+    marked : bool
+        Whether the parts of a copy get marks: a bit for each, in words of 32, which says whether it has a number that is not 0.
     """
 
-    def __init__(self, schedule: Schedule, parts: int, columns: int, itemsize: int, scale: Any = None) -> None:
+    def __init__(
+        self, schedule: Schedule, parts: int, columns: int, itemsize: int, scale: Any = None, marked: bool = False
+    ) -> None:
         vectors = laid_columns(columns, itemsize) * itemsize // WIDEST
         self._rooms, self._scale, self._shape = schedule.rooms, scale, (parts * vectors * WIDEST,)
         self._params = jit.filled(LaidRowsParams(), scale=scale, items=parts * vectors, columns=columns)
         self._params.vectors = vectors
-        kernel = jit.kernel(_SOURCE, "lay_rows", _constants(itemsize, scale is not None))
-        self._launch = kernel.launch(max(1, -(-parts * vectors // _THREADS)), _THREADS, self._params)
+        kernel = jit.kernel(_SOURCE, "lay_rows", _constants(itemsize, scale is not None, marked))
+        blocks = -(-parts // 32) if marked else max(1, -(-parts * vectors // _THREADS))
+        self._launch = kernel.launch(blocks, _THREADS, self._params)
 
     def room(self) -> Any:
         """Memory for a copy that another kernel makes, as bytes."""
         return cupy.empty(self._shape, "uint8")
 
-    def __call__(self, x: Any) -> Any:
-        """The copy of C-contiguous `x`, as bytes."""
+    def __call__(self, x: Any, marks: Any = None) -> Any:
+        """The copy of C-contiguous `x`, as bytes; with `marked`, `marks` get the marks of its parts."""
         room = None if interop.is_lent() else self._rooms.on_stream("laid rows", self._shape, "uint8")
         out = cupy.empty(self._shape, "uint8") if room is None else room.partial
         self._params.x, self._params.out = x.data.ptr, out.data.ptr
+        self._params.marks = None if marks is None else marks.data.ptr
         self._launch()
         return out
 
 
-def _constants(itemsize: int, scaled: bool) -> dict[str, int]:
-    return {"BS_ITEM": itemsize} | jit.flags(scaled=scaled)
+def _constants(itemsize: int, scaled: bool, marked: bool = False) -> dict[str, int]:
+    return {"BS_ITEM": itemsize} | jit.flags(scaled=scaled, marked=marked)
 
 
 VARIANTS = jit.variants_of(
-    _SOURCE, "lay_rows", [*(_constants(size, False) for size in (1, 2, 4, 8)), _constants(4, True), _constants(8, True)]
+    _SOURCE,
+    "lay_rows",
+    [
+        *(_constants(size, False) for size in (1, 2, 4, 8)),
+        *(_constants(4, scaled, True) for scaled in (False, True)),
+        _constants(4, True),
+        _constants(8, True),
+    ],
 )

@@ -17,6 +17,8 @@ from bitsparse.jit import cupy
 KERNELS = ("csr", "windows", "tiles")
 #: The greatest number of rows, columns and edges that panels take.
 _MOST_IN_PANELS = (1 << 31) - 1
+#: The fewest columns that sums without rows of zeros take: a group then has at least as many lanes as edges in flight.
+NONZERO_COLUMNS = 17
 #: Kernels other than "csr" are considered if windows of 8 rows have at least this many edges per column.
 WORTH = 1.3
 #: Heights of the windows of tiles, and the fewest columns of features for which the taller ones are considered.
@@ -160,6 +162,45 @@ def panels_refuse(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
     if chip.major != 9:
         return f"panels need a GPU of compute capability 9.0, but {chip.name} has {chip.major}.{chip.minor}"
     return None
+
+
+def nonzero_refuses(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
+    """Why sums that do not fetch rows of zeros, which are only taken if they are asked for, cannot compute a product; None if they can.
+
+    Examples
+    --------
+    >>> nonzero_refuses(Kind(np.float32, 16), (9, 9), 20)
+    'it takes features of at least 17 columns, not 16'
+    """
+    name, values = np.dtype(kind.dtype).name, kind.values
+    if name != "float32":
+        return f"it takes features of float32, not {name}"
+    if kind.columns < NONZERO_COLUMNS:
+        return f"it takes features of at least {NONZERO_COLUMNS} columns, not {kind.columns}"
+    if REDUCTIONS[kind.reduce].selects:
+        return f"it takes reduce='sum' and 'mean', not {kind.reduce!r}"
+    if values is not None:  # a value may be infinite, and 0 times that is no number
+        return f"it takes edges without values, not {np.dtype(values).name} values"
+    return None if kind.has_columns else "an edge of this matrix is its own column"
+
+
+def nonzero_pays(kind: Kind, shape: tuple[int, int], nnz: int) -> bool:
+    """Whether sums of gradients should not fetch rows of zeros: those of many edges whose features are copied in any case.
+
+    Gradients of nodes without a label are zeros. If none are, sums take some 4 % longer on an H200 (``benchmarks/fit/zeros.py``).
+
+    Examples
+    --------
+    >>> [nonzero_pays(Kind(np.float32, columns), (232_965, 232_965), 114_615_892) for columns in (41, 64)]
+    [True, False]
+    """
+    if nonzero_refuses(kind, shape, nnz) is not None or kind.columns * 4 % 16 == 0:
+        return False
+    return nnz * kind.columns * 4 >= H200.rows.nonzero_bytes
+
+
+#: Why a kernel that is only taken if it is named cannot compute a product.
+NAMED = {"panels": panels_refuse, "nonzero": nonzero_refuses}
 
 
 def _common_refusal(kind: Kind) -> str | None:

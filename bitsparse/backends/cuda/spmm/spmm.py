@@ -11,6 +11,7 @@ from bitsparse._records import replace
 from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
+from bitsparse.backends.cuda.csr.fetched import FetchedEdges
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, copy_us, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
@@ -140,6 +141,7 @@ def constants(
     value16: bool = False,
     ragged: bool = False,
     after: bool = False,
+    fetched: bool = False,
 ) -> dict[str, int]:
     """Compile-time constants of ``spmm/csr.cu`` for int32 indices.
 
@@ -157,12 +159,13 @@ def constants(
         Whether rows of the features, but not of the result, are padded with zeros to whole vectors.
     after : bool
         Whether calls may pass steps behind the sums.
+    fetched : bool
+        Whether edges to rows of zeros are left out if there are many.
     """
     found = tuning.defines | {"BS_KIND": KINDS_APART[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
-    return (
-        found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged, after=after)
-    )
+    flags = {"direct": direct, "value16": value16, "ragged": ragged, "after": after, "fetched": fetched}
+    return found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(**flags)
 
 
 class Spmm(StreamedSum):
@@ -195,6 +198,9 @@ class Spmm(StreamedSum):
         by default if that is estimated to be faster.
     after : bool
         Whether calls may pass steps `after` the sums, for sums and means in float32 without a finish.
+    nonzero : bool
+        Copy the features, and do not fetch rows that are zeros if there are many: for sums and means of at least 17 columns of
+        float32, by index and without values. Scales of the columns must be folded.
     """
 
     def __init__(
@@ -216,6 +222,7 @@ class Spmm(StreamedSum):
         finish: Finish | None = None,
         lay: bool | None = None,
         after: bool = False,
+        nonzero: bool = False,
     ) -> None:
         x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
@@ -236,6 +243,8 @@ class Spmm(StreamedSum):
         whole_heads = head_width is None or head_width * x_dtype.itemsize % WIDEST == 0
         if not (schedule.shape[1] and whole_heads and (finish is None or finish.mode == 1)):
             lay = False
+        elif nonzero:
+            lay = True
         elif lay is None:
             sizes = columns, x_dtype.itemsize, acc.itemsize
             lay = tuning is None and laying_pays(schedule, *sizes, alignment, scalable)
@@ -270,14 +279,24 @@ class Spmm(StreamedSum):
         self._row_bytes = params.row_bytes = width * x_dtype.itemsize
         params.out_bytes = columns * self.dtype.itemsize
         params.columns = columns
-        self._laid = LaidRows(schedule, schedule.shape[1], columns, x_dtype.itemsize, taken) if lay else None
+        sizes = schedule.shape[1], columns, x_dtype.itemsize
+        scaled, direct = row_scale is not None and not selects, schedule.indices is None
+        nonzero = nonzero and lay
+        self._laid = LaidRows(schedule, *sizes, taken, nonzero) if lay else None
+        self._edges = FetchedEdges(schedule) if nonzero else None
         self._ragged = ragged = lay and (width != columns or alignment < 16)
         params.is_signed = int(x_dtype.kind == "i")
         params.heads, params.width = (heads, columns // heads) if weights == "head" else (1, 1)
-        scaled, direct = row_scale is not None and not selects, schedule.indices is None
         kinds = (x_dtype.name, acc.name, kind, reduce)
         defines = schedule.defines | constants(
-            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged, after=after
+            tuning,
+            *kinds,
+            row_scale=scaled,
+            direct=direct,
+            value16=value16,
+            ragged=ragged,
+            after=after,
+            fetched=nonzero,
         )
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
@@ -289,6 +308,8 @@ class Spmm(StreamedSum):
     _ragged = False
     #: The copy of the features, if they are copied first.
     _laid: LaidRows | None = None
+    #: Which edges fetch rows of zeros, if that is looked at.
+    _edges: FetchedEdges | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -323,10 +344,23 @@ class Spmm(StreamedSum):
         if self._laid is None:
             return self._launched(x, values, out, behind, after)
         with self.schedule.order:
-            return self._launched(self._laid(x), values, out, behind, after)
+            marks = None if self._edges is None else self._edges.marks()
+            rows = self._laid(x, marks)
+            fetched = None if self._edges is None else self._edges(marks)
+            return self._launched(rows, values, out, behind, after, fetched=fetched)
 
-    def _launched(self, x: Any, values: Any, out: Any, behind: Any, after: AfterSums | None, apart: Any = None) -> Any:
+    def _launched(
+        self,
+        x: Any,
+        values: Any,
+        out: Any,
+        behind: Any,
+        after: AfterSums | None,
+        apart: Any = None,
+        fetched: tuple[int, int] | None = None,
+    ) -> Any:
         with self._lock:
+            self._params.fetching, self._params.fetched = fetched or (None, None)
             self._params.row_bytes = apart or self._row_bytes
             # What a copy holds is needed until the launch is enqueued.
             held = set_after(self._params, after, 1 if self._ragged else self.tuning.load) if self._after else None
@@ -385,6 +419,7 @@ def _variants() -> list[jit.Variant]:
     found += [constants(tuning, row_scale=one, after=True) for tuning in (wide, narrow) for one in (False, True)]
     found += [constants(tuning, weights=EDGES, after=True) for tuning in (wide, few, Tuning(4, 4))]
     found.append(constants(wide, ragged=True, after=True))
+    found += [constants(wide, row_scale=one, ragged=True, fetched=True) for one in (False, True)]
     found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
     found += [constants(wide, kind, weights=weights, ragged=True) for kind in floats for weights in weighted]
