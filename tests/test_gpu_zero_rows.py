@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sparse_inputs import graphs, same
 from test_gpu_bits import empty, to_device
 
@@ -13,6 +15,7 @@ import bitsparse as bs
 from bitsparse import jit
 from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.csr.fetched import FetchedEdges
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.spmm import spmm as spmm_kernel
 from bitsparse.ops.spmm.spmm import spmm_and_after
 
@@ -133,7 +136,9 @@ def test_what_it_refuses() -> None:
     ):
         with pytest.raises(bs.KernelError, match=why):
             bs.spmm(array, features_, kernel="nonzero", **how)
-    assert "kernel nonzero" in bs.plan_spmm(A, 20, kernel="nonzero").explain()
+    plan = bs.plan_spmm(A, 20, kernel="nonzero")
+    assert "kernel nonzero" in plan.explain()
+    assert plan.nbytes - bs.plan_spmm(A, 20, kernel="csr").nbytes >= A.nnz / 8
 
 
 @pytest.mark.torch
@@ -188,3 +193,39 @@ def test_gradients_leave_out_nodes_without_a_label(
     assert found[0][0] == 1
     for one, other in zip(mine, exact, strict=True):
         assert (one.double() - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+def test_patterns_with_the_same_rows_and_other_columns() -> None:
+    """They share a schedule's workspaces, but neither the edges that are fetched nor the factors of edges."""
+    A = graphs()["hubs"]
+    reverse = (A.shape[1] - 1 - A.indices).astype(np.int32)
+    schedule = Schedule(to_device(A.indptr.astype(np.int32)), to_device(A.indices.astype(np.int32)), A.shape, A.nnz)
+    schedules = schedule, schedule.along(to_device(reverse))
+    x, scale = features(A.shape[1], 20, 0.3), np.linspace(1, 2, A.shape[1], dtype=np.float32)
+    there, factors, alive = to_device(x), to_device(scale), []
+    for indices, one in zip((A.indices, reverse), schedules, strict=True):
+        exact = sp.csr_array((np.ones(A.nnz), indices, A.indptr), A.shape) @ (x * scale[:, None]).astype(np.float64)
+        for how in ({"nonzero": True}, {"lay": False}):
+            product = spmm_kernel.Spmm(
+                one, columns=20, x_dtype="float32", acc_dtype="float32", col_scale=factors, **how
+            )
+            alive.append(product)
+            np.testing.assert_allclose(product(there).get(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_products_share_the_factors_of_edges() -> None:
+    A = graphs()["hubs"]
+    schedule = Schedule(to_device(A.indptr.astype(np.int32)), to_device(A.indices.astype(np.int32)), A.shape, A.nnz)
+    rows, columns = (to_device(np.linspace(1, 2, size, dtype=np.float32)) for size in A.shape)
+    kind = {"x_dtype": "float16", "acc_dtype": "float32", "col_scale": columns}
+    made = [spmm_kernel.Spmm(schedule, columns=width, row_scale=rows, **kind) for width in (64, 48)]
+    assert len(schedule.factors) == 1
+    other = spmm_kernel.Spmm(schedule, columns=64, **kind)
+    assert len(schedule.factors) == 2
+    x = np.ones((A.shape[1], 64), np.float16)
+    exact = sp.csr_array((np.ones(A.nnz), A.indices, A.indptr), A.shape) @ columns.get().astype(np.float64)
+    np.testing.assert_allclose(other(to_device(x)).get()[:, 0], exact, rtol=1e-3)
+    np.testing.assert_allclose(made[0](to_device(x)).get()[:, 0], exact * rows.get(), rtol=1e-3)
+    del made, other
+    gc.collect()
+    assert not schedule.factors

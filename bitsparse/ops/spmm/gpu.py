@@ -252,7 +252,7 @@ class GpuProducts:
             given = own.now() if own is not None else None if values is None else converted(values, brought_in)
             return sums(x, given, out, after=after)
 
-        copies = not usual.is_plain
+        self.nbytes, copies = usual.index_nbytes, not usual.is_plain
         laid = Laid(usual.width, copies, copies and col_scale is not None, usual.of_laid)
         return run, laid if weights is None and not nonzero else None
 

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from bitsparse import jit
-from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.schedule import Rooms, Schedule
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES
 
 _SOURCE = "csr/fetched.cu"
@@ -27,13 +27,20 @@ class FetchedEdges:
     ----------
     schedule : Schedule
         With indices.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that are kept for a stream.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         rows, nnz = schedule.shape[1], schedule.nnz
-        self._rooms, self._words = schedule.rooms, -(-rows // 32)
+        # Not the schedule's, which patterns with the same rows and other columns share.
+        self._rooms, self._words = Rooms(), -(-rows // 32)
         self._head = ctypes.sizeof(Fetching) // 4
         self._size = self._head + self._words + -(-nnz // 32)
+        self.nbytes = 4 * (self._size + self._words)
         self._params = jit.filled(FetchedParams(), indices=schedule.indices, rows=rows, words=self._words, nnz=nnz)
         compare, mark = (jit.kernel(_SOURCE, name, schedule.defines) for name in _KERNELS)
         self._compare = compare.launch(1, 1024, self._params)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from copy import copy
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -256,6 +257,8 @@ class Schedule:
         self.rooms = Rooms()
         #: Kernels prepared for the pattern, by their settings; they hold its arrays and rooms.
         self.products: dict[Any, Any] = {}
+        #: Factors of edges, by the scales they are made of, as long as a kernel holds them.
+        self.factors: WeakValueDictionary[Any, Any] = WeakValueDictionary()
         self.lock = threading.Lock()
         #: Held while kernels are enqueued that pass data through a workspace, since threads may share a stream.
         self.order = threading.RLock()
@@ -285,7 +288,7 @@ class Schedule:
     def along(self, indices: Any) -> Schedule:
         """A schedule of the same rows with other columns of edges; it shares everything made for the rows."""
         other = copy(self)
-        other.indices, other.products = _as_read(indices), {}
+        other.indices, other.products, other.factors = _as_read(indices), {}, WeakValueDictionary()
         return other
 
     def indexed(self) -> Schedule:

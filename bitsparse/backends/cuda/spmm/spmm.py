@@ -168,6 +168,30 @@ def constants(
     return found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(**flags)
 
 
+class EdgeFactors:
+    """A factor for each edge, made of scales of the columns and maybe of the rows."""
+
+    def __init__(self, schedule: Schedule, col_scale: Any, row_scale: Any, acc: np.dtype[Any]) -> None:
+        #: What distinguishes them lives as long as they do.
+        self.scales = col_scale, row_scale
+        columns = slice(0, schedule.nnz) if schedule.indices is None else schedule.indices
+        self.edges: Any = col_scale[columns].astype(acc, copy=False)
+        if row_scale is not None:
+            self.edges = self.edges * row_scale.astype(acc, copy=False)[rows_of(schedule.indptr, schedule.nnz)]
+
+
+def edge_factors(schedule: Schedule, col_scale: Any, row_scale: Any, acc: np.dtype[Any]) -> EdgeFactors:
+    """The factors of edges for these scales, shared by all products of the pattern that multiply by them."""
+    key = id(col_scale), id(row_scale), acc
+    with schedule.lock:
+        found: EdgeFactors | None = schedule.factors.get(key)
+    if found is None:
+        found = EdgeFactors(schedule, col_scale, row_scale, acc)
+        with schedule.lock:
+            schedule.factors[key] = found
+    return found
+
+
 class Spmm(StreamedSum):
     """A product prepared for one pattern and features of one kind: ``product(x, values=None, out=None)``.
 
@@ -253,11 +277,10 @@ class Spmm(StreamedSum):
             taken, col_scale = col_scale, None
         folded = None
         if kind == NONE and col_scale is not None and fold and not (selects and row_scale is not None):
-            columns_of = slice(0, schedule.nnz) if schedule.indices is None else schedule.indices
-            folded, col_scale = col_scale[columns_of].astype(acc, copy=False), None
-            if row_scale is not None and reduce == "sum":
-                scales = row_scale.astype(acc, copy=False)
-                folded, row_scale = folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
+            whole = reduce == "sum"
+            folded, col_scale = edge_factors(schedule, col_scale, row_scale if whole else None, acc), None
+            if whole:
+                row_scale = None
             kind = EDGES
         if col_scale is not None or (selects and row_scale is not None):
             kind = GENERAL
@@ -275,7 +298,8 @@ class Spmm(StreamedSum):
         vectors, slice_vectors = -(-columns // each), tuning.lanes * tuning.vectors
         slices = -(-vectors // slice_vectors)
         params = self._walk(SpmmParams if finish is None else FinishedParams, schedule, tuning)
-        jit.filled(params, row_scale=row_scale, col_scale=col_scale, values=folded, vectors=vectors, slices=slices)
+        values = None if folded is None else folded.edges
+        jit.filled(params, row_scale=row_scale, col_scale=col_scale, values=values, vectors=vectors, slices=slices)
         self._row_bytes = params.row_bytes = width * x_dtype.itemsize
         params.out_bytes = columns * self.dtype.itemsize
         params.columns = columns
@@ -310,6 +334,11 @@ class Spmm(StreamedSum):
     _laid: LaidRows | None = None
     #: Which edges fetch rows of zeros, if that is looked at.
     _edges: FetchedEdges | None = None
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of what is kept about the edges."""
+        return 0 if self._edges is None else self._edges.nbytes
 
     @property
     def is_plain(self) -> bool:
