@@ -14,8 +14,10 @@ from test_gpu_bits import empty, to_device
 import bitsparse as bs
 from bitsparse import jit
 from bitsparse.backends.after_sums import AfterSums
+from bitsparse.backends.cuda.chips import H200
 from bitsparse.backends.cuda.csr.fetched import FetchedEdges
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.spmm import choice
 from bitsparse.backends.cuda.spmm import spmm as spmm_kernel
 from bitsparse.ops.spmm.spmm import spmm_and_after
 
@@ -151,7 +153,6 @@ def test_gradients_leave_out_nodes_without_a_label(
     import torch
 
     import bitsparse.torch as bst
-    from bitsparse.backends.cuda.spmm import choice
 
     monkeypatch.setattr(choice, "nonzero_pays", lambda *_: True)
     random, nodes = torch.Generator().manual_seed(0), 1500
@@ -229,3 +230,22 @@ def test_products_share_the_factors_of_edges() -> None:
     del made, other
     gc.collect()
     assert not schedule.factors
+
+
+def test_the_gradient_of_a_large_sum_leaves_out_rows_of_zeros(
+    found: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, rng = graphs()["hubs"], np.random.default_rng(0)
+    ours = bs.TCTiledCSR(A, pattern=True).to_device("cuda")
+    gradient, x = features(A.shape[0], 41, 0.4), rng.standard_normal((A.shape[1], 41)).astype(np.float32)
+    bs.spmm_vjp(ours, to_device(x), to_device(gradient))
+    assert not found  # too few edges
+    monkeypatch.setattr(choice, "H200", H200._replace(rows=H200.rows._replace(nonzero_bytes=0)))
+    for reduce in ("sum", "mean"):
+        found.clear()
+        made = bs.spmm_vjp(ours, to_device(x), to_device(gradient), reduce=reduce).get()
+        assert found[0][0] == 1
+        np.testing.assert_allclose(made, bs.spmm_vjp(A != 0, x, gradient, reduce=reduce), rtol=1e-4, atol=1e-4)
+    found.clear()
+    bs.spmm_vjp(ours, to_device(x), to_device(gradient), precision="tf32")
+    assert not found  # other kernels may be quicker

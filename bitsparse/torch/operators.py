@@ -37,7 +37,9 @@ def _spmm(
     if x.is_cpu:
         return ops.spmm(array, x, values=values, precision=permitted(x.dtype))
     out = x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
-    precision, kernel = permitted(out.dtype), sums_kernel(pattern, x, is_gradient) if values is None else None
+    precision, kernel = permitted(out.dtype), None
+    if values is None:
+        kernel = sums_kernel(pattern, x, is_gradient and precision == "fp32")
 
     def call(into: Any, features: Any, weights: Any = None) -> None:
         ops.spmm(array, features, values=weights, precision=precision, kernel=kernel, out=into)

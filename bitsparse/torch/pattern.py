@@ -64,7 +64,7 @@ def sums_kernel(pattern: Pattern, x: Tensor, is_gradient: bool = False) -> str |
     """The kernel that sums of `x` without values should take, if it is not left to :func:`bitsparse.spmm`.
 
     That is the one which they were asked to take, if it can compute them on this GPU, or for large gradients one that leaves out rows of
-    zeros.
+    zeros, which computes in float32.
     """
     by_panels, is_gradient = pattern.indptr in _BY_PANELS, is_gradient and x.ndim == 2
     if x.dtype != torch.float32 or not x.is_cuda or not (by_panels or is_gradient):

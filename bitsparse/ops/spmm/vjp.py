@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.backends.params import Array
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
@@ -132,7 +132,12 @@ def _by_features(
         data, factor = converted(data, factor.dtype) * factor.reshape(-1, *(1,) * (data.ndim - 1)), None
     pattern = ways.backward.with_scales(ways.operand.col_scale, factor)
     turned = None if weights is None else ways.turned(weights)
-    return spmm(pattern, data, values=turned, precision=precision)
+    kernel = None
+    if ways.operand.device != "cpu" and turned is None and data.ndim == 2:
+        choice = backends.family(ways.operand.device, "spmm.choice")
+        kind = choice.Kind(data.dtype, data.shape[1], precision=precision)
+        kernel = "nonzero" if choice.nonzero_pays(kind, pattern.shape, ways.operand.nnz) else None
+    return spmm(pattern, data, values=turned, precision=precision, kernel=kernel)
 
 
 def _by_values(ways: BothWays, x: Features, grad: Features, weights: Array | None, factor: Array | None) -> Array:

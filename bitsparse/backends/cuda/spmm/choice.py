@@ -185,16 +185,17 @@ def nonzero_refuses(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
 
 
 def nonzero_pays(kind: Kind, shape: tuple[int, int], nnz: int) -> bool:
-    """Whether sums of gradients should not fetch rows of zeros: those of many edges whose features are copied in any case.
+    """Whether sums of gradients should not fetch rows of zeros: those of many edges whose features "csr" would copy in any case.
 
-    Gradients of nodes without a label are zeros. If none are, sums take some 4 % longer on an H200 (``benchmarks/fit/zeros.py``).
+    In float32 no other kernel takes such features. Gradients of nodes without a label are zeros. If none are, sums take some 4 % longer on
+    an H200 (``benchmarks/fit/zeros.py``).
 
     Examples
     --------
     >>> [nonzero_pays(Kind(np.float32, columns), (232_965, 232_965), 114_615_892) for columns in (41, 64)]
     [True, False]
     """
-    if nonzero_refuses(kind, shape, nnz) is not None or kind.columns * 4 % 16 == 0:
+    if nonzero_refuses(kind, shape, nnz) is not None or kind.columns % 4 == 0 or kind.precision != "fp32":
         return False
     return nnz * kind.columns * 4 >= H200.rows.nonzero_bytes
 
