@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.cases import training
+from benchmarks.cases import training, training_sides
 from benchmarks.gpu_timing import replay
 
 REPLAYS = 20
@@ -83,7 +83,7 @@ def parts_of(name: str) -> tuple[str, str, str, str]:
     (('gcn', 'fp32', 'float32', 'reddit-power_law'), ('gcn', 'int8', 'sums', 'cora'))
     """
     network, precision, graph = name.split("-", 2)
-    last, graph = graph.split("-", 1) if precision in training.BITS else ("float32", graph)
+    last, graph = graph.split("-", 1) if precision in training_sides.BITS else ("float32", graph)
     return network, precision, last, graph
 
 
@@ -94,9 +94,9 @@ def main() -> None:
     for name in parser.parse_args().epochs:
         network, precision, last, graph = parts_of(name)
         made = training.problem_of(graph)
-        x = made.x.to(training.DTYPES[precision])
-        ours = training.ours_of(network, made, x, precision, last)
-        peer = training.peer_of(network, made, x, precision, dict(training.named(ours)))
+        x = made.x.to(training_sides.DTYPES[precision])
+        ours = training_sides.ours_of(network, made, x, precision, last)
+        peer = training_sides.peer_of(network, made, x, precision, dict(training_sides.named(ours)))
         sides = {who: side_of(f"{name}, {who}", side.step) for who, side in (("ours", ours), ("peer", peer))}
         bound = sides["peer"]["us"] / max(sides["ours"]["us"] - sides["ours"]["kinds"].get("edges", 0.0), 1e-9)
         print(json.dumps({"epoch": name, "bound": round(bound, 2), **sides}))

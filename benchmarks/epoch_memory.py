@@ -32,7 +32,7 @@ def of_one(case: str, nodes: int) -> str:
     """Measure a network; return the line with both numbers."""
     import torch
 
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     network, precision, *activations = case.split("-")
     random = torch.Generator().manual_seed(0)
@@ -40,10 +40,12 @@ def of_one(case: str, nodes: int) -> str:
     entries = torch.cat([ends[0] * nodes + ends[1], ends[1] * nodes + ends[0]]).unique()
     indptr = torch.zeros(nodes + 1, dtype=torch.int32)
     indptr[1:] = torch.bincount(entries // nodes, minlength=nodes).cumsum(0)
-    made = training.problem((indptr, (entries % nodes).int()), (COLUMNS, CLASSES))
-    side = training.ours_of(network, made, made.x, precision, activations=int(activations[0]) if activations else None)
+    made = training_sides.problem((indptr, (entries % nodes).int()), (COLUMNS, CLASSES))
+    side = training_sides.ours_of(
+        network, made, made.x, precision, activations=int(activations[0]) if activations else None
+    )
     side.step()
-    kept = training.kept_by(side)
+    kept = training_sides.kept_by(side)
     del ends, entries, made
     gc.collect()
     before = held("VmRSS")

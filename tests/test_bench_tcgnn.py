@@ -199,19 +199,19 @@ def test_the_longest_kernel_of_each_call_is_read_from_the_profiler() -> None:
 def epochs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module with made-up times, and with a small problem on the CPU in place of the GPU's."""
     torch = pytest.importorskip("torch")
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
     from benchmarks.papers.tcgnn import epochs
 
     dense = np.triu(np.random.default_rng(0).random((90, 90)) < 0.1, 1)
     dense |= dense.T
     arrays = np.concatenate([[0], np.cumsum(dense.sum(1))]).astype(np.int32), np.nonzero(dense)[1].astype(np.int32)
-    made = training.problem(tuple(torch.from_numpy(array) for array in arrays), (40, 5))
+    made = training_sides.problem(tuple(torch.from_numpy(array) for array in arrays), (40, 5))
     facts = {"graph": "cora", "source": "cora.npz", "nodes": 90, "entries": 9, "reuse": 1.0}
     monkeypatch.setattr(epochs, "problem_of", lambda name: made)
     monkeypatch.setattr(epochs, "matrix_of", lambda name: SimpleNamespace(facts=lambda: facts))
     monkeypatch.setattr(epochs, "machine", Machine.of_cpu)
     monkeypatch.setattr(epochs, "free", lambda: None)
-    monkeypatch.setitem(training.TOLERANCE, "tf32", (1e-5, 1e-5))
+    monkeypatch.setitem(training_sides.TOLERANCE, "tf32", (1e-5, 1e-5))
     return epochs
 
 

@@ -26,7 +26,7 @@ def small(symmetric: bool = True, columns: int = 40) -> Any:
     """A problem on a graph with a self-loop and a node without edges."""
     import torch
 
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     dense = np.random.default_rng(0).random((90, 90)) < 0.1
     dense[7] = dense[:, 7] = False
@@ -34,7 +34,7 @@ def small(symmetric: bool = True, columns: int = 40) -> Any:
     dense |= dense.T if symmetric else False
     indptr = np.concatenate([[0], np.cumsum(dense.sum(axis=1))]).astype(np.int32)
     arrays = torch.from_numpy(indptr), torch.from_numpy(np.nonzero(dense)[1].astype(np.int32))
-    return training.problem(arrays, (columns, 5))
+    return training_sides.problem(arrays, (columns, 5))
 
 
 def test_the_suite_has_its_cases() -> None:
@@ -84,15 +84,15 @@ def test_the_suite_has_its_cases() -> None:
 @pytest.mark.parametrize("kind", KINDS[:4])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantised_epochs_have_the_gradients_of_the_peer(kind: str, precision: str) -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     made = small()
-    ours = training.ours_of(kind, made, made.x, precision, "sums")
-    weights = {name: part.detach().clone() for name, part in training.named(ours).items()}
-    peer = training.peer_of(kind, made, made.x, precision, weights)
-    facts = training.compare("case", precision, ours, peer)
-    assert 1e-4 < facts["gradient_difference"] < training.TOLERANCE[precision][0]
-    assert ours.network.quantization.bits == training.BITS[precision]
+    ours = training_sides.ours_of(kind, made, made.x, precision, "sums")
+    weights = {name: part.detach().clone() for name, part in training_sides.named(ours).items()}
+    peer = training_sides.peer_of(kind, made, made.x, precision, weights)
+    facts = training_sides.compare("case", precision, ours, peer)
+    assert 1e-4 < facts["gradient_difference"] < training_sides.TOLERANCE[precision][0]
+    assert ours.network.quantization.bits == training_sides.BITS[precision]
 
 
 @pytest.mark.torch
@@ -101,14 +101,14 @@ def test_gradients_in_16_bits_are_compared_with_those_in_32(kind: str) -> None:
     """The peer's own may be wrong, as here, where they are those of other weights."""
     import torch
 
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     made = small()
-    ours = training.ours_of(kind, made, made.x.bfloat16(), "bf16")
-    weights = {name: part.detach().clone() for name, part in training.named(ours).items()}
-    exact = training.peer_of(kind, made, made.x, "bf16", weights)
-    peer = training.peer_of(kind, made, made.x, "bf16", {name: part * 1.1 for name, part in weights.items()})
-    facts = training.compare("case", "bf16", ours, peer, exact)
+    ours = training_sides.ours_of(kind, made, made.x.bfloat16(), "bf16")
+    weights = {name: part.detach().clone() for name, part in training_sides.named(ours).items()}
+    exact = training_sides.peer_of(kind, made, made.x, "bf16", weights)
+    peer = training_sides.peer_of(kind, made, made.x, "bf16", {name: part * 1.1 for name, part in weights.items()})
+    facts = training_sides.compare("case", "bf16", ours, peer, exact)
     assert all(part.dtype == torch.float32 for part in exact.network.parameters())
     assert 1e-4 < facts["gradient_difference"] < 0.02 < facts["peer_gradient_difference"]
 
@@ -116,27 +116,29 @@ def test_gradients_in_16_bits_are_compared_with_those_in_32(kind: str) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "bits"), [("gcn", 8), ("gcn", 4), ("gat", 4)])
 def test_epochs_that_keep_few_bits(kind: str, bits: int) -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     made = small()
-    ours, peer = (training.ours_of(kind, made, made.x, *how) for how in (("int8", "float32", None, bits), ("fp32",)))
+    ours, peer = (
+        training_sides.ours_of(kind, made, made.x, *how) for how in (("int8", "float32", None, bits), ("fp32",))
+    )
     assert ours.network.quantization.config.activations == bits
-    assert 0 < training.kept_by(ours) < training.kept_by(peer)
-    training.compare("case", "int8", ours, peer)
+    assert 0 < training_sides.kept_by(ours) < training_sides.kept_by(peer)
+    training_sides.compare("case", "int8", ours, peer)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bigcn", "binary"])
 def test_epochs_on_signs_have_the_gradients_of_the_network_in_floats(kind: str) -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training, training_sides
 
     made = small()
-    ours, peer = (training.ours_of(kind, made, made.x, *how) for how in (("int8", "quantized"), ("fp32",)))
-    with training.without_dropout(ours, peer):
-        facts = training.compare("case", "int8", ours, peer)
-    assert 1e-4 < facts["gradient_difference"] < training.TOLERANCE["int8"][0]
-    assert [layer.dropout for layer in ours.network.layers] == [training.DROPOUT] * 2
-    assert training.kept_by(ours) < training.kept_by(peer)
+    ours, peer = (training_sides.ours_of(kind, made, made.x, *how) for how in (("int8", "quantized"), ("fp32",)))
+    with training_sides.without_dropout(ours, peer):
+        facts = training_sides.compare("case", "int8", ours, peer)
+    assert 1e-4 < facts["gradient_difference"] < training_sides.TOLERANCE["int8"][0]
+    assert [layer.dropout for layer in ours.network.layers] == [training_sides.DROPOUT] * 2
+    assert training_sides.kept_by(ours) < training_sides.kept_by(peer)
     entries, nodes = made.indices.numel(), 90
     # The product comes first even if it widens; signs are an eighth of a byte on the way there.
     moved = training.bounds_of(kind, made, [40, 64, 5], [1, 1], 1, 1.0)[1]
@@ -175,12 +177,12 @@ def test_jax_and_pytorch_have_equal_gradients(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.torch
 def test_problems_have_no_loops_and_labels_of_half_of_the_nodes() -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     made = small()
     rows = np.repeat(np.arange(90), np.diff(made.indptr.numpy()))
     assert not (rows == made.indices.numpy()).any()
-    assert int((made.labels != training.IGNORED).sum()) == 45
+    assert int((made.labels != training_sides.IGNORED).sum()) == 45
     assert int(made.labels.max()) == 4
 
 
@@ -188,27 +190,27 @@ def test_problems_have_no_loops_and_labels_of_half_of_the_nodes() -> None:
 @pytest.mark.parametrize(("symmetric", "columns"), [(True, 200), (False, 40)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_sides_train_alike(kind: str, symmetric: bool, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
-    monkeypatch.setitem(training.TOLERANCE, "fp32", (1e-5, 1e-5))
+    monkeypatch.setitem(training_sides.TOLERANCE, "fp32", (1e-5, 1e-5))
     made = small(symmetric, columns)
-    ours = training.ours_of(kind, made, made.x, "fp32")
-    peer = training.peer_of(kind, made, made.x, "fp32", dict(training.named(ours)))
-    facts = training.compare(kind, "fp32", ours, peer)
+    ours = training_sides.ours_of(kind, made, made.x, "fp32")
+    peer = training_sides.peer_of(kind, made, made.x, "fp32", dict(training_sides.named(ours)))
+    facts = training_sides.compare(kind, "fp32", ours, peer)
     assert facts["losses"][-1] < facts["losses"][0]
     assert facts["worst_gradient_difference"] < 1e-4
 
 
 @pytest.mark.torch
 def test_sides_that_differ_are_found() -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training_sides
 
     made = small()
-    ours = training.ours_of("sage", made, made.x, "fp32")
-    peer = training.peer_of("sage", made, made.x, "fp32", dict(training.named(ours)))
+    ours = training_sides.ours_of("sage", made, made.x, "fp32")
+    peer = training_sides.peer_of("sage", made, made.x, "fp32", dict(training_sides.named(ours)))
     peer.operand = type(peer.operand)(2 * peer.operand.matrix, 2 * peer.operand.turned)
     with pytest.raises(AssertionError, match="gradients differ"):
-        training.compare("sage", "fp32", ours, peer)
+        training_sides.compare("sage", "fp32", ours, peer)
 
 
 @pytest.mark.torch
@@ -328,9 +330,9 @@ def test_the_bars() -> None:
 
 @pytest.mark.torch
 def test_a_problem_without_edges() -> None:
-    from benchmarks.cases import training
+    from benchmarks.cases import training, training_sides
 
     made = training.without_edges(small())
-    side = training.ours_of("gcn", made, made.x, "fp32")
+    side = training_sides.ours_of("gcn", made, made.x, "fp32")
     assert made.nodes == 90
     assert float(side.step()) > 0

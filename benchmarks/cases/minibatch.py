@@ -17,8 +17,8 @@ import bitsparse.torch as bst
 from benchmarks.cases import training
 from benchmarks.cases.products import SYNTHETIC
 from benchmarks.cases.sparse_gpu import matrix_of
-from benchmarks.cases.training import Problem
 from benchmarks.cases.training_cpu import problem_of
+from benchmarks.cases.training_sides import Problem
 from benchmarks.peers import pyg
 from bitsparse.bench import Prepared
 

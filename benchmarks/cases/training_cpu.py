@@ -9,18 +9,8 @@ from torch import Tensor
 
 import bitsparse.torch as bst
 from benchmarks.cases.graphs import graph
-from benchmarks.cases.training import (
-    SIZES,
-    Network,
-    Problem,
-    Side,
-    compare,
-    in_turns,
-    ours_of,
-    peer_of,
-    problem,
-    widths_of,
-)
+from benchmarks.cases.training import in_turns
+from benchmarks.cases.training_sides import SIZES, Network, Problem, Side, compare, ours_of, peer_of, problem, widths_of
 from benchmarks.peers import pyg, pyg_layers
 from bitsparse.bench import Prepared, Protocol
 

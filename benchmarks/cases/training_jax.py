@@ -96,14 +96,14 @@ def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared
     """Loss and gradients of a GCN by all weights, ours in JAX against ours in PyTorch, from equal weights in separate arrays."""
     import torch
 
-    from benchmarks.cases import training, training_cpu
+    from benchmarks.cases import training, training_cpu, training_sides
 
     if platform == "cpu":
         torch.set_num_threads(threads)
         made, source = training_cpu.problem_of(name)
     else:
         made, source = training.problem_of(name), name
-    peer = training.ours_of("gcn", made, made.x, "fp32")
+    peer = training_sides.ours_of("gcn", made, made.x, "fp32")
     with on(platform):
         step, arguments = as_in_torch(made, peer)
         found = step(*arguments)[1]

@@ -19,22 +19,8 @@ from torch import Tensor
 
 import bitsparse as bs
 from benchmarks.cases.sparse_gpu import cell_of, matrix_of
-from benchmarks.cases.training import (
-    Network,
-    Problem,
-    Side,
-    compare,
-    free,
-    in_turns,
-    named,
-    ours_of,
-    peer_of,
-    problem,
-    recorded,
-    warm,
-    widths_of,
-    without_edges,
-)
+from benchmarks.cases.training import free, in_turns, recorded, warm, without_edges
+from benchmarks.cases.training_sides import Network, Problem, Side, compare, named, ours_of, peer_of, problem, widths_of
 from benchmarks.gpu_timing import machine, wall_ms
 from benchmarks.papers.tcgnn.parts import HIDDEN, both, record
 from benchmarks.papers.tcgnn.tiles import GRAPHS
