@@ -27,6 +27,8 @@ DTYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
+#: Floats that are summed in float32 and rounded at the end.
+SIXTEEN = ("float16", "bfloat16")
 #: The packed axis is padded to a multiple of this many bits (16 bytes).
 GROUP_BITS = 128
 #: A tile of the zero-tile bitmap: rows of the left operand, and elements along the contraction axis.

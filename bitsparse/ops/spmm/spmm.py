@@ -11,6 +11,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.after_sums import AfterSums
+from bitsparse.backends.params import SIXTEEN
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike
@@ -22,7 +23,6 @@ from bitsparse.ops.plan import KeptCall, learn_floats, repeated
 from bitsparse.ops.spmm.plan import SpmmPlan
 
 Precision = Literal["fp32", "tf32", "3xtf32"]
-_SIXTEEN = ("float16", "bfloat16")
 
 
 def spmm(
@@ -165,7 +165,7 @@ def _first_call(
     _check.numeric_dtype(function, "x", dtype)
     if A.device == "cpu" or not 1 <= len(shape) <= 3:
         return None
-    half = dtype.name in _SIXTEEN
+    half = dtype.name in SIXTEEN
     if after and (len(shape) != 2 or not (half or dtype == np.float32) or REDUCTIONS[reduce].selects):
         return None
     with sparse_operand(function, A) as operand:
@@ -201,7 +201,7 @@ def spmm_and_after(
         known = repeated(A, "spmm and after", (reduce, precision, kernel), (x,), out, _first_with_steps, (after,))
     if known is None:
         spmm(A, x, reduce=reduce, precision=precision, kernel=kernel, out=out)
-        if out.dtype.name in _SIXTEEN:
+        if out.dtype.name in SIXTEEN:
             return False
         after.take(out)
     return True

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.params import SIXTEEN
 
 _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
 
@@ -35,7 +36,7 @@ def sum_dtype(dtype: Any) -> Any:
     dtype('float32')
     """
     dtype = np.dtype(dtype)
-    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+    return np.dtype(np.float32) if dtype.name in SIXTEEN else dtype
 
 
 def power_of_two(n: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.sparse.windows import cells_of
+from bitsparse.backends.params import SIXTEEN
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.jit import cupy
 
@@ -25,7 +26,6 @@ WORTH = 1.3
 _HEIGHTS, _WIDE = (16, 32), 64
 #: The most entries that windows of 8 rows can number, with padding.
 _MOST_ENTRIES = 1 << 28
-SIXTEEN = ("float16", "bfloat16")
 
 
 class Kind(NamedTuple):

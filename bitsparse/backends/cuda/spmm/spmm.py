@@ -21,7 +21,8 @@ from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH,
 from bitsparse.backends.cuda.geometry import KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.after import set_after
-from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
+from bitsparse.backends.cuda.spmm.choice import alignment_of
+from bitsparse.backends.params import SIXTEEN
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy

@@ -11,7 +11,7 @@ from bitsparse._ext import spmm as _ext
 from bitsparse.backends.host.bits import pack as _bits
 from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, Array, PackedFeatures, Pattern
+from bitsparse.backends.params import ENCODINGS, SIXTEEN, Array, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 
 _SMALL = ("int8", "uint8", "int16", "uint16", "field")
@@ -85,7 +85,7 @@ def spmm(
     integral_mean = reduce == "mean" and acc.kind == "i"
     load, data, layout, packed = features_of(x, packed, heads, acc)
     width = layout[4]
-    dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
+    dtype = x.dtype if packed is None and x.dtype.name in SIXTEEN else acc
     result = out if out is not None and not integral_mean else np.empty((pattern.shape[0], heads * width), dtype)
     weights = None if values is None else as_bytes(values.astype(acc, copy=False))
     codes: tuple[int, int] = (1, 0)

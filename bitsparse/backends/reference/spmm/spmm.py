@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT, Array, PackedFeatures, Pattern
+from bitsparse.backends.params import SEGMENT, SIXTEEN, Array, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.backends.reference.bits import pack as _bits
 from bitsparse.backends.reference.scalar import into
@@ -77,7 +77,7 @@ def spmm(
                 np.repeat(weights, per_head, axis=1), features.shape[1] // heads if heads else 0, axis=1
             )
         result = _reduce(starts, columns, features, weights, takes, acc)
-        dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
+        dtype = x.dtype if packed is None and x.dtype.name in SIXTEEN else acc
         if reduce == "mean":
             floating = np.dtype(np.float32) if acc.kind == "i" else acc
             count = np.maximum(lengths, 1)[:, None].astype(np.float32).astype(floating)
