@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,6 +156,8 @@ SUMS = [
     (None, 16, "float32", "max"),
     (None, 41, "float32", "sum laid"),
     (None, 41, "float32", "factors laid"),
+    (None, 41, "float32", "sum nonzero"),
+    (None, 41, "float32", "factors nonzero"),
     *((None, 16, "float32", f"{what} windows") for what in ("sum", "values", "factors", "mean")),
     *((None, 16, "float16", f"{what} tiles") for what in ("sum", "factors", "mean")),
 ]
@@ -172,6 +173,8 @@ def sums(heads: int | None, columns: int, dtype: str, what: str, A: Any) -> tupl
     graph = Graph(A, *factors)
     shape = (A.shape[1], columns) if heads is None else (A.shape[1], heads, columns)
     plain = rng.integers(-9, 9, shape).astype(np.float32)
+    if kernel == "nonzero":
+        plain[rng.random(A.shape[1]) < 0.6] = 0
     given = plain.astype(jax.numpy.dtype(dtype))
     x = cupy.asarray(given.view(np.uint8)).view(given.dtype)
     values = None
@@ -180,12 +183,9 @@ def sums(heads: int | None, columns: int, dtype: str, what: str, A: Any) -> tupl
     pattern = bs.TCTiledCSR.from_arrays(graph.arrays["indptr"], graph.arrays["indices"], A.shape)
     if factors[0] is not None:
         pattern = pattern.with_scales(graph.arrays["rows"], graph.arrays["columns"])
-    return (
-        graph,
-        [values, x],
-        bs.spmm(pattern, x, values=values, reduce=reduce, kernel=kernel if kernel in ("windows", "tiles") else None),
-        {"reduce": reduce},
-    )
+    forced = kernel if kernel in ("windows", "tiles", "nonzero") else None
+    options = {"reduce": reduce} | ({"is_gradient": True} if kernel == "nonzero" else {})
+    return graph, [values, x], bs.spmm(pattern, x, values=values, reduce=reduce, kernel=forced), options
 
 
 def force(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +193,13 @@ def force(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = what.partition(" ")[2]
     if kernel == "laid":
         monkeypatch.setattr("bitsparse.backends.cuda.spmm.spmm.worth_laying", lambda *_: True)
+    elif kernel == "nonzero":
+        monkeypatch.setattr("bitsparse.backends.cuda.spmm.choice.nonzero_pays", lambda *_: True)
     elif kernel:
         for module in (preparing, computing.ops):
             function = "call_of" if module is preparing else "spmm"
-            monkeypatch.setattr(module, function, partial(getattr(module, function), kernel=kernel))
+            plain = getattr(module, function)
+            monkeypatch.setattr(module, function, lambda *a, plain=plain, **how: plain(*a, **how | {"kernel": kernel}))
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -19,7 +19,8 @@ from bitsparse.backends.cuda.csr.fetched import FetchedEdges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.spmm import choice
 from bitsparse.backends.cuda.spmm import spmm as spmm_kernel
-from bitsparse.ops.spmm.spmm import spmm_and_after
+from bitsparse.interop import StandIn
+from bitsparse.ops.spmm.spmm import call_of, spmm_and_after
 
 pytestmark = pytest.mark.gpu
 
@@ -249,3 +250,15 @@ def test_the_gradient_of_a_large_sum_leaves_out_rows_of_zeros(
     found.clear()
     bs.spmm_vjp(ours, to_device(x), to_device(gradient), precision="tf32")
     assert not found  # other kernels may be quicker
+
+
+def test_recorded_launches_find_the_edges_in_every_call() -> None:
+    """As JAX's calls on a GPU do, whose work memory is zeros at first."""
+    A = bs.TCTiledCSR(graphs()["hubs"], pattern=True).to_device("cuda")
+    x, out = (StandIn(number, (rows, 41), np.float32) for number, rows in enumerate((A.shape[1], A.shape[0])))
+    call = call_of(A, x, None, "sum", "nonzero")
+    assert call is not None
+    recorded = jit.record(lambda: call((x,), out), 2)
+    names = [node.name.decode() for node in recorded.nodes]
+    assert [name for name in names if name != "zeros"] == ["lay_rows", "compare_marks", "mark_edges", "spmm_csr"]
+    assert names.index("zeros") < names.index("compare_marks")

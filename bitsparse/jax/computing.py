@@ -15,6 +15,7 @@ from bitsparse.jax.tasks import Directions, Outs, computes
 from bitsparse.ops import AttentionState
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
+from bitsparse.ops.spmm.spmm import kernel_of_gradient
 
 #: The arguments by which gradients are taken: features and, if a call has them, values.
 _BY: Any = ("x", "values")
@@ -28,9 +29,11 @@ def weights_of(ways: Directions, values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 @computes
-def spmm(ways: Directions, outs: Outs, values: Any, x: Any, *, reduce: Any) -> Any:
+def spmm(ways: Directions, outs: Outs, values: Any, x: Any, *, reduce: Any, is_gradient: bool = False) -> Any:
     """Sums, maxima and minima over neighbours."""
-    return ops.spmm(ways.forward, x, values=weights_of(ways, values, x.dtype), reduce=reduce, out=outs[0])
+    weights = weights_of(ways, values, x.dtype)
+    kernel = kernel_of_gradient(ways.forward, x) if is_gradient and weights is None else None
+    return ops.spmm(ways.forward, x, values=weights, reduce=reduce, kernel=kernel, out=outs[0])
 
 
 @computes

@@ -170,14 +170,14 @@ def _product_of_batches(size: int, which: Any, ways: Ways, options: Options, val
 
 def _spmm_gradient(ways: Ways, values: Any, x: Any, by_result: Any) -> tuple[Any, Any]:
     back = None if values is None else turned(ways, values)
-    by_x = spmm(ways.turned, back, by_result)
+    by_x = _spmm_of_gradient(ways.turned, back, by_result)
     if values is None:
         return None, by_x
     ends = (by_result, x) if values.ndim == 2 else (batches.folded(by_result, 0), batches.folded(x, 0))
     return sddmm(ways.without_weights(), *ends), by_x
 
 
-_SUM, _DOT = Options(reduce="sum"), Options(op="dot")
+_SUM, _SUM_OF_GRADIENT, _DOT = Options(reduce="sum"), Options(reduce="sum", is_gradient=True), Options(op="dot")
 _product = batches.batched(call_of("spmm", _of_rows), _product_of_batches)
 _dots = _folding(
     call_of("sddmm", lambda ways, options, x, y: Kind((ways.nnz, *x.shape[1:-1]), x.dtype)),
@@ -187,6 +187,10 @@ _permuted = _folding(call_of("turned", lambda ways, options, values: _like(value
 
 #: ``y[i] = rows[i] * sum over j of values[i, j] * columns[j] * x[j]``; values default to the graph's weights: ``spmm(ways, values, x)``.
 spmm: Callable[..., Any] = _any_order(lambda ways, values, x: _product(ways, _SUM, values, x), _spmm_gradient)
+#: The same of a gradient, which may have many rows of zeros.
+_spmm_of_gradient: Callable[..., Any] = _any_order(
+    lambda ways, values, x: _product(ways, _SUM_OF_GRADIENT, values, x), _spmm_gradient
+)
 #: ``rows[i] * columns[j] * <x[i], y[j]>`` for every edge and head: ``sddmm(ways, x, y)``.
 sddmm: Callable[..., Any] = _any_order(
     lambda ways, x, y: _dots(ways, _DOT, x, y),

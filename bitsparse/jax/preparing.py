@@ -16,7 +16,7 @@ from bitsparse.ops.edges.sddmm import softmax_call
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.plan import KeptCall
-from bitsparse.ops.spmm.spmm import call_of
+from bitsparse.ops.spmm.spmm import call_of, kernel_of_gradient
 
 
 def _run(call: KeptCall | None, arrays: tuple[Any, ...], out: Any) -> Run | None:
@@ -24,10 +24,13 @@ def _run(call: KeptCall | None, arrays: tuple[Any, ...], out: Any) -> Run | None
 
 
 @prepares
-def spmm(ways: Directions, values: Any, x: Any, out: Any, *, reduce: Any) -> Run | None:
+def spmm(ways: Directions, values: Any, x: Any, out: Any, *, reduce: Any, is_gradient: bool = False) -> Run | None:
     """Sums, means, maxima and minima over neighbours."""
     weights = weights_of(ways, values, x.dtype)
-    return _run(call_of(ways.forward, x, weights, reduce), (x,) if weights is None else (x, weights), out)
+    if weights is not None:
+        return _run(call_of(ways.forward, x, weights, reduce), (x, weights), out)
+    kernel = kernel_of_gradient(ways.forward, x) if is_gradient else None
+    return _run(call_of(ways.forward, x, None, reduce, kernel=kernel), (x,), out)
 
 
 @prepares

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.after_sums import AfterSums
@@ -221,6 +221,18 @@ def _fit(after: AfterSums, out: Any) -> bool:
         if own.strides[0] < item * own.shape[-1]:
             return False
     return scale is None or scale.size == 1
+
+
+def kernel_of_gradient(A: SparseArray, x: Any, precision: Precision = "fp32") -> str | None:
+    """The kernel that :func:`spmm` of a gradient without edge values should take, as many of its rows may be zeros; None: any.
+
+    Only shape and dtype of `x` matter.
+    """
+    if A.device == "cpu" or len(x.shape) != 2:
+        return None
+    choice = backends.family(A.device, "spmm.choice")
+    kind = choice.Kind(x.dtype, x.shape[1], precision=precision)
+    return "nonzero" if choice.nonzero_pays(kind, A.shape, A.nnz) else None
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:

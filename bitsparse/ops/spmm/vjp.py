@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bitsparse import _check, backends, interop
+from bitsparse import _check, interop
 from bitsparse.backends.params import Array
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
@@ -17,7 +17,7 @@ from bitsparse.ops.edges.vjp import to_edges
 from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, operands_of, wanted
 from bitsparse.ops.operands.csr import fits_heads
 from bitsparse.ops.operands.dense import Features
-from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
+from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, kernel_of_gradient, spmm
 
 #: The most bytes of one array of edge features. Gradients of maxima and minima need such arrays, so they take a few columns at a time.
 _PIECE_BYTES = 1 << 28
@@ -132,11 +132,7 @@ def _by_features(
         data, factor = converted(data, factor.dtype) * factor.reshape(-1, *(1,) * (data.ndim - 1)), None
     pattern = ways.backward.with_scales(ways.operand.col_scale, factor)
     turned = None if weights is None else ways.turned(weights)
-    kernel = None
-    if ways.operand.device != "cpu" and turned is None and data.ndim == 2:
-        choice = backends.family(ways.operand.device, "spmm.choice")
-        kind = choice.Kind(data.dtype, data.shape[1], precision=precision)
-        kernel = "nonzero" if choice.nonzero_pays(kind, pattern.shape, ways.operand.nnz) else None
+    kernel = kernel_of_gradient(pattern, data, precision) if turned is None else None
     return spmm(pattern, data, values=turned, precision=precision, kernel=kernel)
 
 
