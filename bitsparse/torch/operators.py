@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._C import _get_fp32_precision_getter as _float32_precision  # the result of all of PyTorch's settings
 
 from bitsparse import backends, interop, ops
-from bitsparse.ops.spmm.spmm import Precision
+from bitsparse.ops.spmm.spmm import Precision, kernel_of_gradient
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
@@ -37,11 +37,12 @@ def _spmm(
     if x.is_cpu:
         return ops.spmm(array, x, values=values, precision=permitted(x.dtype))
     out = x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
-    precision, kernel = permitted(out.dtype), None
-    if values is None:
-        kernel = sums_kernel(pattern, x, is_gradient and precision == "fp32")
+    precision, asked = permitted(out.dtype), sums_kernel(pattern, x) if values is None else None
 
     def call(into: Any, features: Any, weights: Any = None) -> None:
+        kernel = asked
+        if is_gradient and weights is None and asked is None:
+            kernel = kernel_of_gradient(array, features, precision)
         ops.spmm(array, features, values=weights, precision=precision, kernel=kernel, out=into)
 
     on_cupy(call, out, x, values)

@@ -60,20 +60,13 @@ def take_panels(*patterns: Tensor | None) -> None:
             _BY_PANELS[indptr] = True
 
 
-def sums_kernel(pattern: Pattern, x: Tensor, is_gradient: bool = False) -> str | None:
-    """The kernel that sums of `x` without values should take, if it is not left to :func:`bitsparse.spmm`.
-
-    That is the one which they were asked to take, if it can compute them on this GPU, or for large gradients one that leaves out rows of
-    zeros, which computes in float32.
-    """
-    by_panels, is_gradient = pattern.indptr in _BY_PANELS, is_gradient and x.ndim == 2
-    if x.dtype != torch.float32 or not x.is_cuda or not (by_panels or is_gradient):
+def sums_kernel(pattern: Pattern, x: Tensor) -> str | None:
+    """The kernel that sums of `x` without values were asked to take, if it can compute them on this GPU; else None."""
+    if x.dtype != torch.float32 or not x.is_cuda or pattern.indptr not in _BY_PANELS:
         return None
     choice, shape = backends.family("cuda", "spmm.choice"), (pattern.rows, pattern.turned.rows)
-    what = choice.Kind(np.float32, x.shape[-1]), shape, len(pattern.indices)
-    if by_panels and choice.panels_refuse(*what) is None:
-        return "panels"
-    return "nonzero" if is_gradient and choice.nonzero_pays(*what) else None
+    kind = choice.Kind(np.float32, x.shape[-1])
+    return None if choice.panels_refuse(kind, shape, len(pattern.indices)) else "panels"
 
 
 def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Tensor | None = None) -> TCTiledCSR:

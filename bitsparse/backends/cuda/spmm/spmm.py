@@ -11,6 +11,7 @@ from bitsparse._records import replace
 from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
+from bitsparse.backends.cuda.csr.factors import edge_factors
 from bitsparse.backends.cuda.csr.fetched import FetchedEdges
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, copy_us, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -19,7 +20,6 @@ from bitsparse.backends.cuda.csr.units import edges_of_a_warp, group_lanes
 from bitsparse.backends.cuda.csr.vectors import vector_bytes
 from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.geometry import KINDS_APART
-from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.after import set_after
 from bitsparse.backends.cuda.spmm.choice import alignment_of
 from bitsparse.backends.params import SIXTEEN
@@ -167,30 +167,6 @@ def constants(
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
     flags = {"direct": direct, "value16": value16, "ragged": ragged, "after": after, "fetched": fetched}
     return found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(**flags)
-
-
-class EdgeFactors:
-    """A factor for each edge, made of scales of the columns and maybe of the rows."""
-
-    def __init__(self, schedule: Schedule, col_scale: Any, row_scale: Any, acc: np.dtype[Any]) -> None:
-        #: What distinguishes them lives as long as they do.
-        self.scales = col_scale, row_scale
-        columns = slice(0, schedule.nnz) if schedule.indices is None else schedule.indices
-        self.edges: Any = col_scale[columns].astype(acc, copy=False)
-        if row_scale is not None:
-            self.edges = self.edges * row_scale.astype(acc, copy=False)[rows_of(schedule.indptr, schedule.nnz)]
-
-
-def edge_factors(schedule: Schedule, col_scale: Any, row_scale: Any, acc: np.dtype[Any]) -> EdgeFactors:
-    """The factors of edges for these scales, shared by all products of the pattern that multiply by them."""
-    key = id(col_scale), id(row_scale), acc
-    with schedule.lock:
-        found: EdgeFactors | None = schedule.factors.get(key)
-    if found is None:
-        found = EdgeFactors(schedule, col_scale, row_scale, acc)
-        with schedule.lock:
-            schedule.factors[key] = found
-    return found
 
 
 class Spmm(StreamedSum):
